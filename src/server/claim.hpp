@@ -1,0 +1,35 @@
+// Step 2 of the cycle: which rows it works on (contract, section 2).
+#pragma once
+
+#include "pg.hpp"
+
+#include <span>
+
+#include "schema.hpp"
+
+namespace kudos::server {
+
+// Where the scans of this tick go on; a tick starts from the beginning, so a late commit of a
+// lower id is found by the next tick at the latest.
+struct ScanPosition {
+    std::int64_t after_ledger_id = PG_INT64_MIN;
+    std::int64_t after_stat_id = PG_INT64_MIN;
+};
+
+struct Claim {
+    std::span<CurrencyPosting> currency;
+    std::span<StatPosting> stats;
+    bool settled = true; // both came back short of the batch size
+
+    bool empty() const { return currency.empty() && stats.empty(); }
+};
+
+// Locks and reads up to batch_size rows of each kind, by id; rows locked by others are passed
+// over, and so are the rows of withheld targets. The text of a claim lives as long as the cycle's
+// SPI connection.
+Claim claim_postings(const Schema &schema, const ScanPosition &position, int batch_size,
+                     std::span<const Withheld> withheld);
+
+ScanPosition position_after(const Claim &claim, const ScanPosition &before);
+
+} // namespace kudos::server

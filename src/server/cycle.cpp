@@ -1,0 +1,311 @@
+#include "cycle.hpp"
+
+extern "C" {
+#include "portability/instr_time.h"
+#include "utils/fmgrprotos.h"
+#include "utils/resowner.h"
+}
+
+#include <algorithm>
+
+#include "holds.hpp"
+#include "mark.hpp"
+#include "session.hpp"
+#include "statement.hpp"
+#include "targets.hpp"
+
+namespace kudos::server {
+namespace {
+
+// The Horde's own key, "KUDO": its applier and ours exclude each other.
+constexpr int64 applier_lock = 0x4B55444F;
+
+// Each attempt withholds at least one target more; a database in which so many cannot be written
+// is not one to keep folding in.
+constexpr int max_attempts = 8;
+
+Statement heartbeat_statement;
+Statement lock_state_statement;
+
+void write_heartbeat(StringInfo sql, const Schema &schema, int)
+{
+    appendStringInfo(sql,
+                     "INSERT INTO %s AS s (id, applied_at) VALUES (1, $1)"
+                     " ON CONFLICT (id) DO UPDATE SET applied_at = excluded.applied_at",
+                     schema.state_name);
+}
+
+void write_lock_state(StringInfo sql, const Schema &schema, int)
+{
+    appendStringInfo(sql, "SELECT s.id FROM %s s WHERE s.id = 1 FOR NO KEY UPDATE OF s", schema.state_name);
+}
+
+bool try_applier_lock()
+{
+    return DatumGetBool(DirectFunctionCall1(pg_try_advisory_xact_lock_int8, Int64GetDatum(applier_lock)));
+}
+
+// A caller's REPEATABLE READ snapshot may be older than the last fold, which always stamps this row:
+// locking it raises 40001 then, before anything stale is read.
+void refuse_stale_snapshot(const Schema &schema)
+{
+    if (IsolationUsesXactSnapshot())
+        execute(prepared(lock_state_statement, schema, write_lock_state, 0, {}), {}, SPI_OK_SELECT);
+}
+
+void stamp_heartbeat(const Schema &schema)
+{
+    const Oid types[] = {TIMESTAMPOID};
+    const Datum parameters[] = {TimestampGetDatum(utc_now())};
+    execute(prepared(heartbeat_statement, schema, write_heartbeat, 0, types), parameters, SPI_OK_INSERT);
+}
+
+// Measures the phases one after the other.
+class Stopwatch {
+  public:
+    explicit Stopwatch(CycleResult &result) : result_(result) { INSTR_TIME_SET_CURRENT(last_); }
+    void lap(Phase phase)
+    {
+        instr_time now;
+        INSTR_TIME_SET_CURRENT(now);
+        instr_time spent = now;
+        INSTR_TIME_SUBTRACT(spent, last_);
+        result_.phase_ms[static_cast<int>(phase)] += INSTR_TIME_GET_MILLISEC(spent);
+        last_ = now;
+    }
+
+  private:
+    CycleResult &result_;
+    instr_time last_;
+};
+static_assert(jump_safe<Stopwatch, CycleResult, Tick>);
+
+void close_batch_callback(void *batch)
+{
+    close_batch(static_cast<Batch *>(batch));
+}
+
+// The batch lives in the cycle's memory context: an error anywhere later still frees it.
+Batch &open_batch_in(MemoryContext context, const Claim &claim, std::span<const Withheld> withheld)
+{
+    auto *callback = static_cast<MemoryContextCallback *>(MemoryContextAllocZero(context, sizeof(MemoryContextCallback)));
+    Batch *batch;
+    require_ok(open_batch(claim.currency, claim.stats, withheld, &batch));
+    callback->func = close_batch_callback;
+    callback->arg = batch;
+    MemoryContextRegisterResetCallback(context, callback);
+    return *batch;
+}
+
+// Steps 2 to 6 of the contract. Gives the batch, with what could not be written among its refusals;
+// null where there was nothing to claim.
+Batch *fold_claim(const Schema &schema, const Claim &claim, std::span<const Withheld> withheld, Attempt attempt,
+                  CycleResult &result, Stopwatch &stopwatch)
+{
+    if (claim.empty())
+        return nullptr;
+    Batch &batch = open_batch_in(CurrentMemoryContext, claim, withheld);
+
+    validate_claim(schema, batch, attempt);
+    stopwatch.lap(Phase::validate);
+
+    result.quarantined_rows = quarantine(schema, batch);
+    mark_applied(schema, batch);
+    result.currency_rows = static_cast<int64>(currency_ids(batch).size());
+    result.stat_rows = static_cast<int64>(stat_ids(batch).size());
+    require_ok(fold_batch(batch));
+    stopwatch.lap(Phase::mark);
+
+    write_targets(schema, batch, Table::users, attempt);
+    write_floor_adjustments(schema, batch);
+    result.floor_adjustments = static_cast<int64>(floor_adjustments(batch).size());
+    stopwatch.lap(Phase::users);
+
+    write_targets(schema, batch, Table::user_stats, attempt);
+    keep_workers(schema, batch, attempt);
+    write_targets(schema, batch, Table::worker_stats, attempt);
+    write_targets(schema, batch, Table::user_records, attempt);
+    stopwatch.lap(Phase::stats);
+
+    settle_holds(schema, batch);
+    stopwatch.lap(Phase::holds);
+
+    // Promotion and escrow drain (section 6) belong here, on a settled cycle in ledger mode: after
+    // the holds, before the rows that check-ins write too.
+
+    write_targets(schema, batch, Table::workers, attempt);
+    write_targets(schema, batch, Table::teams, attempt);
+    stopwatch.lap(Phase::workers);
+    return &batch;
+}
+
+std::string_view copy_text(MemoryContext context, std::string_view text)
+{
+    char *copy = static_cast<char *>(MemoryContextAlloc(context, text.size() + 1));
+    memcpy(copy, text.data(), text.size());
+    return {copy, text.size()};
+}
+
+// The refusals die with the attempt; what the next one needs of them is copied.
+void withhold(Tick &tick, std::span<const Withheld> refused)
+{
+    for (const Withheld &refusal : refused) {
+        if (tick.withheld_count == max_withheld)
+            ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                            errmsg("more than %d targets cannot be written", max_withheld),
+                            errhint("kudos_health() names some of them and why.")));
+        Withheld held = refusal;
+        held.key.action = copy_text(tick.context, refusal.key.action);
+        held.key.record = copy_text(tick.context, refusal.key.record);
+        tick.withheld[tick.withheld_count++] = held;
+        tick.found_locks = tick.found_locks || held.cause == Cause::locked;
+    }
+}
+
+// One attempt, within a subtransaction of its own. False: it was undone, and the tick now knows
+// what to leave out.
+bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult &result)
+{
+    MemoryContext before = CurrentMemoryContext;
+    ResourceOwner owner = CurrentResourceOwner;
+    BeginInternalSubTransaction(nullptr);
+    SPI_connect();
+    MemoryContext cycle_context = AllocSetContextCreate(CurrentMemoryContext, "kudos cycle", ALLOCSET_DEFAULT_SIZES);
+    MemoryContextSwitchTo(cycle_context);
+
+    CycleResult attempted{};
+    attempted.lock_acquired = true;
+    Stopwatch stopwatch(attempted);
+    const auto withheld = std::span<const Withheld>(tick.withheld, static_cast<std::size_t>(tick.withheld_count));
+    const Claim claim = claim_postings(schema, tick.position, tick.batch_size, withheld);
+    const ScanPosition position = position_after(claim, tick.position);
+    attempted.settled = claim.settled;
+    stopwatch.lap(Phase::claim);
+
+    Batch *batch = fold_claim(schema, claim, withheld, attempt, attempted, stopwatch);
+    const bool written = batch == nullptr || refusals(*batch).empty();
+    if (!written)
+        withhold(tick, refusals(*batch));
+
+    MemoryContextSwitchTo(before);
+    MemoryContextDelete(cycle_context);
+    SPI_finish();
+    if (written)
+        ReleaseCurrentSubTransaction();
+    else
+        RollbackAndReleaseCurrentSubTransaction();
+    MemoryContextSwitchTo(before);
+    CurrentResourceOwner = owner;
+    if (written) {
+        tick.position = position;
+        result = attempted;
+    }
+    return written;
+}
+
+// Like attempt_fold, but undoes the subtransaction at an error, which must not leave it open; and a
+// lock that was not had in time is none: the next attempt passes over what is locked (section 10,
+// point 6).
+bool attempt_fold_or_undo(const Schema &schema, Tick &tick, Attempt attempt, CycleResult &result)
+{
+    MemoryContext before = CurrentMemoryContext;
+    ResourceOwner owner = CurrentResourceOwner;
+    volatile bool written = false;
+    PG_TRY();
+    {
+        written = attempt_fold(schema, tick, attempt, result);
+    }
+    PG_CATCH();
+    {
+        MemoryContextSwitchTo(before);
+        ErrorData *error = CopyErrorData();
+        FlushErrorState();
+        RollbackAndReleaseCurrentSubTransaction();
+        MemoryContextSwitchTo(before);
+        CurrentResourceOwner = owner;
+        if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE || attempt == Attempt::careful)
+            ReThrowError(error);
+        FreeErrorData(error);
+        tick.found_locks = true;
+    }
+    PG_END_TRY();
+    return written;
+}
+
+// Runs attempts until one is written whole; each failed one leaves out what it found stuck.
+void fold(const Schema &schema, Tick &tick, CycleResult &result)
+{
+    for (int attempts = 0; attempts < max_attempts; attempts++) {
+        const Attempt attempt = tick.found_locks ? Attempt::careful : tick.first_attempt;
+        if (attempt_fold_or_undo(schema, tick, attempt, result))
+            return;
+    }
+    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                    errmsg("targets could not be written in %d attempts", max_attempts),
+                    errhint("kudos_health() names some of them and why.")));
+}
+
+} // namespace
+
+Tick *begin_tick(int batch_size, Attempt first_attempt)
+{
+    MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "kudos tick", ALLOCSET_DEFAULT_SIZES);
+    Tick *tick = static_cast<Tick *>(MemoryContextAllocZero(context, sizeof(Tick)));
+    tick->batch_size = batch_size;
+    tick->position = ScanPosition{};
+    tick->first_attempt = first_attempt;
+    tick->context = context;
+    return tick;
+}
+
+void end_tick(Tick *tick)
+{
+    MemoryContextDelete(tick->context);
+}
+
+void describe(const Withheld &held, char *text, Size size)
+{
+    constexpr const char *names[table_count] = {"users", "user_stats", "worker_stats", "user_records", "workers", "teams"};
+    const bool by_uuid = held.table == Table::worker_stats || held.table == Table::workers || held.table == Table::teams;
+    char key[40];
+    if (by_uuid)
+        snprintf(key, sizeof(key), "%s", DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(held.key.uuid))));
+    else
+        snprintf(key, sizeof(key), "%ld", static_cast<long>(held.key.user));
+    const std::string_view cause = cause_text(held.cause);
+    snprintf(text, size, "%s %s%s%.*s%s%.*s (%.*s)", names[static_cast<int>(held.table)], key,
+             held.key.action.empty() ? "" : " ", static_cast<int>(held.key.action.size()), held.key.action.data(),
+             held.key.record.empty() ? "" : " ", static_cast<int>(held.key.record.size()), held.key.record.data(),
+             static_cast<int>(cause.size()), cause.data());
+}
+
+CycleResult run_cycle(Tick &tick)
+{
+    CycleResult result{};
+    if (!lock_extension()) {
+        result.extension_missing = true;
+        return result;
+    }
+    const Schema &schema = current_schema();
+    require_restored(schema);
+
+    result.lock_acquired = try_applier_lock();
+    if (!result.lock_acquired)
+        return result;
+
+    const Acting acting = act_as_ledger_owner(schema);
+    SPI_connect();
+    grant_remainder_access(schema);
+    refuse_stale_snapshot(schema);
+    SPI_finish();
+
+    fold(schema, tick, result);
+
+    SPI_connect();
+    stamp_heartbeat(schema);
+    SPI_finish();
+    stop_acting(acting);
+    return result;
+}
+
+} // namespace kudos::server

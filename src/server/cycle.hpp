@@ -1,0 +1,52 @@
+// The cycle: one transaction's worth of folding (contract, section 2). The worker,
+// kudos_fold_now() and kudos_catch_up() all run this one function.
+#pragma once
+
+#include "pg.hpp"
+
+#include "claim.hpp"
+#include "mark.hpp"
+#include "schema.hpp"
+
+namespace kudos::server {
+
+enum class Phase : uint8 { claim, validate, mark, users, stats, holds, workers };
+constexpr int phase_count = 7;
+
+struct CycleResult {
+    bool extension_missing;
+    bool lock_acquired;
+    bool settled;
+    int64 currency_rows;
+    int64 stat_rows;
+    int64 quarantined_rows;
+    int64 floor_adjustments;
+    double phase_ms[phase_count];
+};
+
+constexpr int max_withheld = 256;
+
+// What the cycles of one tick hand on to each other.
+struct Tick {
+    int batch_size;
+    ScanPosition position;
+    Attempt first_attempt; // careful while locks are known to be stuck
+    bool found_locks;      // some target's lock was held past the time-out, or passed over
+    int withheld_count;
+    Withheld withheld[max_withheld]; // texts in the memory context of the tick
+    MemoryContext context;
+};
+
+// Begins a tick from the beginning of the queue. batch_size: rows of each kind a cycle claims.
+Tick *begin_tick(int batch_size, Attempt first_attempt);
+void end_tick(Tick *tick);
+
+// Writes "users 42 (locked)" into text, for health and logs.
+void describe(const Withheld &held, char *text, Size size);
+
+// Runs one cycle in the current transaction, which must be able to write; nothing of it exists for
+// anybody before that commits. Raises what a statement raises, and 55000, 42xxx where the schema is
+// unfit; an error undoes the whole cycle.
+CycleResult run_cycle(Tick &tick);
+
+} // namespace kudos::server

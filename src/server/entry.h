@@ -1,0 +1,31 @@
+/*
+ * entry.h: what the shim (C) calls in the server layer (C++).
+ */
+#ifndef KUDOS_ENTRY_H
+#define KUDOS_ENTRY_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* SQL functions; each raises server errors, none lets an exception out */
+extern Datum kudos_entry_fold_now(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_catch_up(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_health(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_stats(FunctionCallInfo fcinfo);
+
+/* background workers */
+extern void kudos_entry_launcher(void);
+extern void kudos_entry_worker(int slot);
+
+/* library load */
+extern void kudos_install_planner_hook(void);
+extern Size kudos_shared_state_size(void);
+extern void kudos_shared_state_startup(void);
+extern bool kudos_databases_valid(char *value, char **problem);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif							/* KUDOS_ENTRY_H */

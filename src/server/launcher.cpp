@@ -1,0 +1,269 @@
+// The launcher: keeps one worker running for each database of kudos_projector.databases.
+//
+//            wanted                     scout finds all in place
+//   stopped ---------> scout (starting) ------------------------> worker (idle, folding, ...)
+//      ^                 |  something is missing                      |
+//      |                 v                                            | exit, whatever the cause
+//      |              waiting  --- pause, doubling to 15 s ---> scout |
+//      +---- not wanted (any more): processes leave by themselves <---+
+//
+// A worker connects as the owner of kudos_ledger from its start, so that nothing in its session is
+// more than that role; who the owner is only a connected process can see. Hence the scout: the same
+// entry point, connected as superuser, that looks at catalogues and leaves.
+#include "pg.hpp"
+
+extern "C" {
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/syscache.h"
+}
+
+#include <algorithm>
+
+#include "entry.h"
+#include "shared_state.hpp"
+
+namespace kudos::server {
+namespace {
+
+constexpr int first_pause_ms = 1000;
+constexpr int longest_pause_ms = 15 * 1000;
+constexpr int healthy_after_ms = 60 * 1000; // a worker that ran this long starts the pauses anew
+
+// What the launcher remembers of a slot; a new launcher begins anew.
+struct Attention {
+    BackgroundWorkerHandle *handle;
+    TimestampTz started_at;
+    TimestampTz next_start;
+    int pause_ms;
+    bool was_ready;
+};
+
+Attention attention[KUDOS_MAX_DATABASES];
+
+void forget_launcher(int, Datum)
+{
+    lock_shared(LW_EXCLUSIVE);
+    if (shared_state()->launcher == MyLatch)
+        shared_state()->launcher = nullptr;
+    unlock_shared();
+}
+
+// Gives every wanted database a slot, and frees the slots of others once their process is gone.
+void assign_slots()
+{
+    List *wanted = wanted_databases();
+    lock_shared(LW_EXCLUSIVE);
+    for (int i = 0; i < KUDOS_MAX_DATABASES; i++) {
+        Slot &slot = shared_state()->slot[i];
+        if (slot.database[0] != '\0' && slot.pid == 0 && attention[i].handle == nullptr && !is_wanted(slot.database)) {
+            memset(static_cast<void *>(&slot), 0, sizeof(slot));
+            attention[i] = Attention{};
+        }
+    }
+    ListCell *cell;
+    foreach (cell, wanted) {
+        const char *name = static_cast<const char *>(lfirst(cell));
+        Slot *free_slot = nullptr;
+        bool has_slot = false;
+        for (Slot &slot : shared_state()->slot) {
+            has_slot = has_slot || strcmp(slot.database, name) == 0;
+            if (slot.database[0] == '\0' && free_slot == nullptr)
+                free_slot = &slot;
+        }
+        if (!has_slot && free_slot != nullptr)
+            strlcpy(free_slot->database, name, NAMEDATALEN);
+    }
+    unlock_shared();
+}
+
+// Sets the reason and says it in the log, once until it changes.
+void wait_because(Slot &slot, const char *reason, const char *hint)
+{
+    lock_shared(LW_EXCLUSIVE);
+    const bool is_new = strcmp(slot.reason, reason) != 0;
+    slot.state = WorkerState::waiting;
+    strlcpy(slot.reason, reason, reason_size);
+    unlock_shared();
+    if (is_new)
+        ereport(LOG, (errmsg("kudos_projector waits: %s", reason), hint != nullptr ? errhint("%s", hint) : 0));
+}
+
+bool database_allows_connections(Oid database)
+{
+    HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+    const bool allows = HeapTupleIsValid(tuple) && reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple))->datallowconn;
+    if (HeapTupleIsValid(tuple))
+        ReleaseSysCache(tuple);
+    return allows;
+}
+
+// The role to connect as; invalid means superuser. Before 17 a background worker cannot connect as
+// a role without LOGIN (miscinit.c, InitializeSessionUserId); it then acts as it, restricted.
+Oid role_to_connect(Oid owner)
+{
+    HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(owner));
+    const bool can_login = HeapTupleIsValid(tuple) && reinterpret_cast<Form_pg_authid>(GETSTRUCT(tuple))->rolcanlogin;
+    if (HeapTupleIsValid(tuple))
+        ReleaseSysCache(tuple);
+    return can_login ? owner : InvalidOid;
+}
+
+bool find_database(Slot &slot)
+{
+    StartTransactionCommand();
+    const Oid database = get_database_oid(slot.database, true);
+    const bool connectable = OidIsValid(database) && database_allows_connections(database);
+    const Oid role = connectable && slot.ready ? role_to_connect(slot.owner) : InvalidOid;
+    CommitTransactionCommand();
+    if (!connectable) {
+        char reason[reason_size];
+        snprintf(reason, sizeof(reason), "database \"%s\" %s", slot.database,
+                 OidIsValid(database) ? "does not accept connections" : "does not exist");
+        slot.ready = false;
+        wait_because(slot, reason, nullptr);
+        return false;
+    }
+    lock_shared(LW_EXCLUSIVE);
+    slot.database_oid = database;
+    slot.owner = slot.ready ? role : InvalidOid;
+    unlock_shared();
+    return true;
+}
+
+bool start_process(int index, Slot &slot)
+{
+    BackgroundWorker worker;
+    memset(&worker, 0, sizeof(worker));
+    worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+    worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+    worker.bgw_restart_time = BGW_NEVER_RESTART; // the launcher restarts it, with growing pauses
+    snprintf(worker.bgw_library_name, BGW_MAXLEN, "kudos_projector");
+    snprintf(worker.bgw_function_name, BGW_MAXLEN, "kudos_worker_main");
+    snprintf(worker.bgw_name, BGW_MAXLEN, "kudos_projector worker for %s", slot.database);
+    snprintf(worker.bgw_type, BGW_MAXLEN, "kudos_projector worker");
+    worker.bgw_main_arg = Int32GetDatum(index);
+    worker.bgw_notify_pid = MyProcPid;
+    MemoryContext before = MemoryContextSwitchTo(TopMemoryContext); // for the handle
+    const bool registered = RegisterDynamicBackgroundWorker(&worker, &attention[index].handle);
+    MemoryContextSwitchTo(before);
+    return registered;
+}
+
+void pause_before_next_start(Attention &attend)
+{
+    const TimestampTz now = GetCurrentTimestamp();
+    attend.pause_ms = attend.pause_ms == 0 ? first_pause_ms : std::min(attend.pause_ms * 2, longest_pause_ms);
+    attend.next_start = TimestampTzPlusMilliseconds(now, attend.pause_ms);
+}
+
+// A process that ended: notes when the next one may start.
+void notice_end(int index, Slot &slot)
+{
+    Attention &attend = attention[index];
+    if (attend.handle == nullptr)
+        return;
+    pid_t pid;
+    if (GetBackgroundWorkerPid(attend.handle, &pid) != BGWH_STOPPED)
+        return;
+    pfree(attend.handle);
+    attend.handle = nullptr;
+    const bool scouted = slot.ready && !attend.was_ready;
+    if (scouted || TimestampDifferenceExceeds(attend.started_at, GetCurrentTimestamp(), healthy_after_ms))
+        attend.pause_ms = 0;
+    if (scouted)
+        attend.next_start = 0;
+    else
+        pause_before_next_start(attend);
+}
+
+void start_where_due(int index, Slot &slot)
+{
+    Attention &attend = attention[index];
+    const TimestampTz now = GetCurrentTimestamp();
+    if (attend.handle != nullptr || slot.pid != 0 || now < attend.next_start)
+        return;
+    if (!find_database(slot)) {
+        pause_before_next_start(attend);
+        return;
+    }
+    attend.started_at = now;
+    attend.was_ready = slot.ready;
+    if (start_process(index, slot))
+        return;
+    attend.handle = nullptr;
+    pause_before_next_start(attend);
+    wait_because(slot, "no background worker slot is free", "Increase max_worker_processes and restart the server.");
+}
+
+// Milliseconds until the next start that is due, at most the longest pause.
+long time_to_wait()
+{
+    long wait_ms = longest_pause_ms;
+    const TimestampTz now = GetCurrentTimestamp();
+    for (int i = 0; i < KUDOS_MAX_DATABASES; i++) {
+        const Slot &slot = shared_state()->slot[i];
+        if (slot.database[0] == '\0' || slot.pid != 0 || attention[i].handle != nullptr)
+            continue;
+        wait_ms = std::min(wait_ms, TimestampDifferenceMilliseconds(now, attention[i].next_start));
+    }
+    return wait_ms;
+}
+
+void attend_all()
+{
+    assign_slots();
+    for (int i = 0; i < KUDOS_MAX_DATABASES; i++) {
+        Slot &slot = shared_state()->slot[i];
+        if (slot.database[0] == '\0')
+            continue;
+        notice_end(i, slot);
+        if (kudos_enabled && is_wanted(slot.database))
+            start_where_due(i, slot);
+        else
+            attention[i].next_start = 0;
+    }
+}
+
+} // namespace
+} // namespace kudos::server
+
+void kudos_entry_launcher(void)
+{
+    using namespace kudos::server;
+    pqsignal(SIGHUP, SignalHandlerForConfigReload);
+    pqsignal(SIGTERM, die);
+    BackgroundWorkerUnblockSignals();
+    BackgroundWorkerInitializeConnection(nullptr, nullptr, 0); // shared catalogues only
+
+    before_shmem_exit(forget_launcher, Datum{0});
+    lock_shared(LW_EXCLUSIVE);
+    shared_state()->launcher = MyLatch;
+    unlock_shared();
+
+    MemoryContext loop = AllocSetContextCreate(TopMemoryContext, "kudos launcher", ALLOCSET_DEFAULT_SIZES);
+    for (;;) {
+        CHECK_FOR_INTERRUPTS();
+        if (ConfigReloadPending) {
+            ConfigReloadPending = false;
+            ProcessConfigFile(PGC_SIGHUP);
+        }
+        MemoryContextSwitchTo(loop);
+        attend_all();
+        const long wait_ms = std::max(time_to_wait(), 1L);
+        MemoryContextSwitchTo(TopMemoryContext);
+        MemoryContextReset(loop);
+        pgstat_report_activity(STATE_IDLE, nullptr);
+
+        (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, wait_ms, PG_WAIT_EXTENSION);
+        ResetLatch(MyLatch);
+    }
+}

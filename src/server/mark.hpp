@@ -1,0 +1,26 @@
+// Steps 3 and 4 of the cycle: validation against the database, quarantine, marking (sections 2, 4).
+#pragma once
+
+#include "pg.hpp"
+
+#include "schema.hpp"
+
+namespace kudos::server {
+
+// What waits for a row lock: an optimistic attempt waits for it up to the lock time-out, a careful
+// one leaves the rows of locked targets out.
+enum class Attempt { optimistic, careful };
+
+// Locks the users that claimed stat rows name FOR KEY SHARE, so that none is deleted before the
+// commit, and validates the claimed stat rows.
+void validate_claim(const Schema &schema, Batch &batch, Attempt attempt);
+
+// Sets aside the stat rows of invalid events, and further unapplied ones that nobody holds. Gives
+// how many rows were quarantined.
+std::int64_t quarantine(const Schema &schema, const Batch &batch);
+
+// Marks exactly the rows that are about to be folded. Raises 55000 when a trigger or rule kept one
+// from being marked.
+void mark_applied(const Schema &schema, const Batch &batch);
+
+} // namespace kudos::server

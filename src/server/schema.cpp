@@ -1,0 +1,742 @@
+#include "schema.hpp"
+
+extern "C" {
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "catalog/pg_am.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_namespace.h"
+#include "commands/dbcommands.h"
+#include "commands/extension.h"
+#include "nodes/makefuncs.h"
+#include "optimizer/optimizer.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
+}
+
+#include "memory.hpp"
+
+namespace kudos::server {
+namespace {
+
+constexpr const char *extension_name = "kudos_projector";
+
+struct TargetDescription {
+    const char *table;
+    const char *remainder;
+    int columns;
+    const char *column[max_value_columns];
+};
+
+// In the order of the enum Table.
+constexpr TargetDescription descriptions[table_count] = {
+    {"users", "kudos_remainder_users", 2, {"kudos", "evaluating_kudos"}},
+    {"user_stats", "kudos_remainder_user_stats", 1, {"value"}},
+    {"worker_stats", "kudos_remainder_worker_stats", 1, {"value"}},
+    {"user_records", "kudos_remainder_user_records", 1, {"value"}},
+    {"workers", "kudos_remainder_workers", 3, {"kudos", "contributions", "fulfilments"}},
+    {"teams", "kudos_remainder_teams", 3, {"kudos", "contributions", "fulfilments"}},
+};
+
+MemoryContext schema_context = nullptr;
+Schema *cached = nullptr;
+char *cached_for = nullptr; // the setting that it was resolved for
+uint64 generations = 0;
+bool callbacks_registered = false;
+bool stale = true;
+
+void relation_changed(Datum, Oid)
+{
+    // Any relation may be one of ours, or one that is about to take its name; resolving costs a few
+    // hundred microseconds, and a quiet server invalidates rarely.
+    stale = true;
+}
+
+void catalog_changed(Datum, int, uint32)
+{
+    stale = true;
+}
+
+void register_callbacks()
+{
+    if (callbacks_registered)
+        return;
+    CacheRegisterRelcacheCallback(relation_changed, 0);
+    CacheRegisterSyscacheCallback(NAMESPACEOID, catalog_changed, 0);
+    CacheRegisterSyscacheCallback(AUTHOID, catalog_changed, 0);
+    callbacks_registered = true;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Relations and their columns
+
+const char *qualified(const char *schema, const char *table)
+{
+    return quote_qualified_identifier(schema, table);
+}
+
+Relation open_table(Oid namespace_oid, const char *table)
+{
+    const Oid relation_oid = get_relname_relid(table, namespace_oid);
+    if (!OidIsValid(relation_oid))
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
+                        errmsg("table \"%s\" does not exist in schema \"%s\"", table, kudos_schema),
+                        errhint("Set kudos_projector.schema to the schema of the Horde's tables, or create the table "
+                                "with the Horde's own migrations.")));
+    Relation relation = relation_open(relation_oid, AccessShareLock);
+    if (relation->rd_rel->relkind != RELKIND_RELATION)
+        ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                        errmsg("\"%s.%s\" is not an ordinary table", kudos_schema, table),
+                        relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE
+                            ? errdetail("Partitioned tables are not supported: marking a row would move it.")
+                            : errdetail("Views and foreign tables are not supported."),
+                        errhint("Use an ordinary table of this name.")));
+    return relation;
+}
+
+Form_pg_attribute find_column(Relation relation, const char *name)
+{
+    TupleDesc columns = RelationGetDescr(relation);
+    for (int i = 0; i < columns->natts; i++) {
+        Form_pg_attribute column = TupleDescAttr(columns, i);
+        if (!column->attisdropped && strcmp(NameStr(column->attname), name) == 0)
+            return column;
+    }
+    return nullptr;
+}
+
+Form_pg_attribute require_column(Relation relation, const char *name)
+{
+    Form_pg_attribute column = find_column(relation, name);
+    if (column == nullptr)
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_COLUMN),
+                        errmsg("column \"%s\" of table \"%s.%s\" does not exist", name, kudos_schema,
+                               RelationGetRelationName(relation)),
+                        errhint("Bring the database to the Horde's current schema; docs/reference/schema.md lists "
+                                "what the projector needs.")));
+    return column;
+}
+
+[[noreturn]] void reject_type(Relation relation, Form_pg_attribute column, const char *wanted)
+{
+    ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
+                    errmsg("column \"%s\" of table \"%s.%s\" has type %s, which the projector cannot use",
+                           NameStr(column->attname), kudos_schema, RelationGetRelationName(relation),
+                           format_type_with_typemod(column->atttypid, column->atttypmod)),
+                    errhint("Use ALTER TABLE %s ALTER COLUMN %s TYPE ... to give it %s.",
+                            qualified(kudos_schema, RelationGetRelationName(relation)),
+                            quote_identifier(NameStr(column->attname)), wanted)));
+    pg_unreachable();
+}
+
+struct BaseType {
+    Oid oid;
+    int32 modifier;
+};
+
+BaseType base_type(Form_pg_attribute column)
+{
+    BaseType base{InvalidOid, column->atttypmod};
+    base.oid = getBaseTypeAndTypmod(column->atttypid, &base.modifier);
+    return base;
+}
+
+bool is_integer(Oid type)
+{
+    return type == INT2OID || type == INT4OID || type == INT8OID;
+}
+
+bool is_text(Oid type)
+{
+    return type == TEXTOID || type == VARCHAROID;
+}
+
+enum class Family { integer, uuid, text, boolean, timestamp, json, amount };
+
+bool belongs(Oid type, Family family)
+{
+    switch (family) {
+    case Family::integer:
+        return is_integer(type);
+    case Family::uuid:
+        return type == UUIDOID;
+    case Family::text:
+        return is_text(type);
+    case Family::boolean:
+        return type == BOOLOID;
+    case Family::timestamp:
+        return type == TIMESTAMPOID;
+    case Family::json:
+        return type == JSONBOID;
+    case Family::amount:
+        return type == NUMERICOID;
+    }
+    return false;
+}
+
+const char *family_name(Family family)
+{
+    switch (family) {
+    case Family::integer:
+        return "an integer type";
+    case Family::uuid:
+        return "type uuid";
+    case Family::text:
+        return "type varchar or text";
+    case Family::boolean:
+        return "type boolean";
+    case Family::timestamp:
+        return "type timestamp without time zone";
+    case Family::json:
+        return "type jsonb";
+    case Family::amount:
+        return "type numeric(20,2)";
+    }
+    return "";
+}
+
+void reject_generated(Relation relation, Form_pg_attribute column)
+{
+    if (column->attgenerated == '\0')
+        return;
+    ereport(ERROR, (errcode(ERRCODE_GENERATED_ALWAYS),
+                    errmsg("column \"%s\" of table \"%s.%s\" is generated", NameStr(column->attname), kudos_schema,
+                           RelationGetRelationName(relation)),
+                    errhint("Use ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION.",
+                            qualified(kudos_schema, RelationGetRelationName(relation)),
+                            quote_identifier(NameStr(column->attname)))));
+}
+
+Form_pg_attribute require_column(Relation relation, const char *name, Family family)
+{
+    Form_pg_attribute column = require_column(relation, name);
+    if (!belongs(base_type(column).oid, family))
+        reject_type(relation, column, family_name(family));
+    reject_generated(relation, column);
+    return column;
+}
+
+int32 width(Form_pg_attribute column)
+{
+    const BaseType base = base_type(column);
+    return base.oid == VARCHAROID && base.modifier >= static_cast<int32>(VARHDRSZ)
+               ? base.modifier - static_cast<int32>(VARHDRSZ)
+               : PG_INT32_MAX;
+}
+
+// A NOT NULL column that we do not fill and nothing else does makes every insert fail.
+void require_insertable(Relation relation, std::initializer_list<const char *> filled)
+{
+    TupleDesc columns = RelationGetDescr(relation);
+    for (int i = 0; i < columns->natts; i++) {
+        Form_pg_attribute column = TupleDescAttr(columns, i);
+        if (column->attisdropped || !column->attnotnull || column->atthasdef || column->attidentity != '\0')
+            continue;
+        bool known = false;
+        for (const char *name : filled)
+            known = known || strcmp(name, NameStr(column->attname)) == 0;
+        if (!known)
+            ereport(ERROR, (errcode(ERRCODE_NOT_NULL_VIOLATION),
+                            errmsg("column \"%s\" of table \"%s.%s\" is NOT NULL and has no default",
+                                   NameStr(column->attname), kudos_schema, RelationGetRelationName(relation)),
+                            errdetail("The projector inserts rows there and does not know the column."),
+                            errhint("Use ALTER TABLE %s ALTER COLUMN %s SET DEFAULT ..., or DROP NOT NULL.",
+                                    qualified(kudos_schema, RelationGetRelationName(relation)),
+                                    quote_identifier(NameStr(column->attname)))));
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Value columns
+
+Cents power_of_ten(int exponent)
+{
+    Cents power = 1;
+    while (exponent-- > 0)
+        power *= 10;
+    return power;
+}
+
+ColumnType integer_column(Cents lowest, Cents highest)
+{
+    return {.integer = true, .lowest = lowest * cents_per_unit, .highest = highest * cents_per_unit};
+}
+
+// numeric(p,0) is an integer of p digits; from two places on, the column holds the value itself.
+bool numeric_column(int32 modifier, ColumnType *type)
+{
+    constexpr int widest = 30; // digits of an unconstrained numeric that we care to fill
+    if (modifier < static_cast<int32>(VARHDRSZ)) {
+        *type = {.integer = false, .lowest = -power_of_ten(widest), .highest = power_of_ten(widest)};
+        return true;
+    }
+    const int32 packed = modifier - static_cast<int32>(VARHDRSZ);
+    const int precision = packed >> 16 & 0xffff;
+    const int scale = packed & 0x7ff;
+    if (scale != 0 && (scale < 2 || scale > precision))
+        return false;
+    const int whole_digits = precision - scale < widest ? precision - scale : widest;
+    const Cents beyond = power_of_ten(whole_digits);
+    if (scale == 0)
+        *type = integer_column(-(beyond - 1), beyond - 1);
+    else
+        *type = {.integer = false, .lowest = -(beyond * cents_per_unit - 1), .highest = beyond * cents_per_unit - 1};
+    return true;
+}
+
+// Whole cents are exact in a float8 up to 2^53 of them.
+constexpr Cents float8_highest = Cents{1} << 53;
+
+ValueColumn value_column(Relation relation, const char *name)
+{
+    Form_pg_attribute column = require_column(relation, name);
+    reject_generated(relation, column);
+    const BaseType base = base_type(column);
+    ValueColumn value{};
+    value.name = pstrdup(quote_identifier(name));
+    value.type_name = format_type_extended(column->atttypid, column->atttypmod,
+                                           FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY);
+    value.as_text = !is_integer(base.oid);
+    switch (base.oid) {
+    case INT2OID:
+        value.type = integer_column(PG_INT16_MIN, PG_INT16_MAX);
+        return value;
+    case INT4OID:
+        value.type = integer_column(PG_INT32_MIN, PG_INT32_MAX);
+        return value;
+    case INT8OID:
+        value.type = integer_column(PG_INT64_MIN, PG_INT64_MAX);
+        return value;
+    case FLOAT8OID:
+        value.type = {.integer = false, .lowest = -float8_highest, .highest = float8_highest};
+        return value;
+    case NUMERICOID:
+        if (numeric_column(base.modifier, &value.type))
+            return value;
+        break;
+    default:
+        break;
+    }
+    reject_type(relation, column, "an integer type, double precision, or numeric with no or at least two places");
+}
+
+// ---------------------------------------------------------------------------------------------
+// Indexes
+
+bool index_usable(Relation index)
+{
+    return index->rd_index->indisvalid && index->rd_index->indisready && index->rd_index->indislive;
+}
+
+// What both claims promise of their rows, as the planner will see it.
+List *queue_clauses(Relation relation, std::initializer_list<const char *> flags)
+{
+    List *clauses = NIL;
+    for (const char *flag : flags) {
+        Form_pg_attribute column = require_column(relation, flag, Family::boolean);
+        Var *variable = makeVar(1, column->attnum, BOOLOID, -1, InvalidOid, 0);
+        BooleanTest *is_false = makeNode(BooleanTest);
+        is_false->arg = reinterpret_cast<Expr *>(variable);
+        is_false->booltesttype = IS_FALSE;
+        is_false->location = -1;
+        clauses = lappend(clauses, is_false);
+        clauses = lappend(clauses, make_notclause(reinterpret_cast<Expr *>(copyObjectImpl(variable))));
+    }
+    return clauses;
+}
+
+struct OidArray {
+    int count;
+    Oid *oid;
+};
+
+// The partial indexes on (id) that hold every queued row: with these a claim costs what is queued,
+// whatever the archive has grown to.
+OidArray queue_indexes(Relation relation, std::initializer_list<const char *> flags, const char *predicate)
+{
+    List *clauses = queue_clauses(relation, flags);
+    const AttrNumber id = require_column(relation, "id", Family::integer)->attnum;
+    List *indexes = RelationGetIndexList(relation);
+    OidArray found{0, static_cast<Oid *>(palloc(sizeof(Oid) * static_cast<Size>(list_length(indexes) + 1)))};
+    ListCell *cell;
+    foreach (cell, indexes) {
+        Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+        List *index_predicate = RelationGetIndexPredicate(index);
+        if (index_usable(index) && index_predicate != NIL && index->rd_index->indkey.values[0] == id &&
+            index->rd_rel->relam == BTREE_AM_OID && predicate_implied_by(index_predicate, clauses, false))
+            found.oid[found.count++] = RelationGetRelid(index);
+        index_close(index, AccessShareLock);
+    }
+    if (found.count == 0)
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
+                        errmsg("table \"%s.%s\" has no valid index on its unapplied rows", kudos_schema,
+                               RelationGetRelationName(relation)),
+                        errdetail("Without it every cycle would read the whole archive."),
+                        errhint("CREATE INDEX CONCURRENTLY ON %s (id) WHERE %s;",
+                                qualified(kudos_schema, RelationGetRelationName(relation)), predicate)));
+    return found;
+}
+
+bool keys_are(Relation index, Relation relation, std::initializer_list<const char *> columns)
+{
+    if (index->rd_index->indnkeyatts != static_cast<int>(columns.size()))
+        return false;
+    for (const char *name : columns) {
+        const AttrNumber number = find_column(relation, name)->attnum;
+        bool among = false;
+        for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+            among = among || index->rd_index->indkey.values[i] == number;
+        if (!among)
+            return false;
+    }
+    return true;
+}
+
+void require_unique_index(Relation relation, std::initializer_list<const char *> columns)
+{
+    ListCell *cell;
+    foreach (cell, RelationGetIndexList(relation)) {
+        Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+        const bool serves = index->rd_index->indisunique && index->rd_index->indimmediate && index_usable(index) &&
+                            RelationGetIndexPredicate(index) == NIL && keys_are(index, relation, columns);
+        index_close(index, AccessShareLock);
+        if (serves)
+            return;
+    }
+    StringInfoData list;
+    initStringInfo(&list);
+    for (const char *name : columns)
+        appendStringInfo(&list, "%s%s", list.len > 0 ? ", " : "", quote_identifier(name));
+    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
+                    errmsg("table \"%s.%s\" has no valid unique index on (%s)", kudos_schema,
+                           RelationGetRelationName(relation), list.data),
+                    errdetail("Counters could be held twice, and folded twice."),
+                    errhint("Remove duplicate rows, then CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s), or REINDEX "
+                            "INDEX CONCURRENTLY one that is INVALID.",
+                            qualified(kudos_schema, RelationGetRelationName(relation)), list.data)));
+}
+
+// ---------------------------------------------------------------------------------------------
+// Access
+
+// Row security that hid rows would fold short without a sign; missing privileges fail halfway.
+void require_access(Relation relation, Oid role, AclMode needed)
+{
+    if (check_enable_rls(RelationGetRelid(relation), role, true) == RLS_ENABLED)
+        ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                        errmsg("row security of table \"%s.%s\" applies to role \"%s\"", kudos_schema,
+                               RelationGetRelationName(relation), GetUserNameFromId(role, false)),
+                        errdetail("The projector acts as this role, the owner of kudos_ledger, and must see every row."),
+                        errhint("ALTER TABLE %s NO FORCE ROW LEVEL SECURITY and make the role its owner, or ALTER ROLE "
+                                "%s BYPASSRLS.",
+                                qualified(kudos_schema, RelationGetRelationName(relation)),
+                                quote_identifier(GetUserNameFromId(role, false)))));
+    const struct {
+        AclMode mode;
+        const char *name;
+    } privileges[] = {{ACL_SELECT, "SELECT"}, {ACL_INSERT, "INSERT"}, {ACL_UPDATE, "UPDATE"}};
+    for (const auto &privilege : privileges)
+        if ((needed & privilege.mode) != 0 &&
+            pg_class_aclcheck(RelationGetRelid(relation), role, privilege.mode) != ACLCHECK_OK)
+            ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                            errmsg("role \"%s\" has no %s privilege on table \"%s.%s\"",
+                                   GetUserNameFromId(role, false), privilege.name, kudos_schema,
+                                   RelationGetRelationName(relation)),
+                            errdetail("The projector acts as this role, the owner of kudos_ledger."),
+                            errhint("GRANT %s ON %s TO %s;", privilege.name,
+                                    qualified(kudos_schema, RelationGetRelationName(relation)),
+                                    quote_identifier(GetUserNameFromId(role, false)))));
+}
+
+// ---------------------------------------------------------------------------------------------
+// Each table in turn
+
+AclResult schema_usage(Oid namespace_oid, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+    return object_aclcheck(NamespaceRelationId, namespace_oid, role, ACL_USAGE);
+#else
+    return pg_namespace_aclcheck(namespace_oid, role, ACL_USAGE);
+#endif
+}
+
+void resolve_ledger(Schema *schema, Oid namespace_oid)
+{
+    Relation ledger = open_table(namespace_oid, "kudos_ledger");
+    require_column(ledger, "event_id", Family::uuid);
+    require_column(ledger, "user_id", Family::integer);
+    require_column(ledger, "entry_type", Family::text);
+    require_column(ledger, "escrow", Family::boolean);
+    require_column(ledger, "amount", Family::amount);
+    require_column(ledger, "detail", Family::json);
+    require_column(ledger, "created", Family::timestamp);
+    require_insertable(ledger, {"created", "event_id", "entry_type", "user_id", "escrow", "amount", "applied"});
+    const OidArray indexes = queue_indexes(ledger, {"applied"}, "applied IS FALSE");
+    schema->ledger = RelationGetRelid(ledger);
+    schema->ledger_owner = ledger->rd_rel->relowner;
+    schema->ledger_name = qualified(kudos_schema, "kudos_ledger");
+    schema->ledger_queue_indexes = indexes.count;
+    schema->ledger_queue_index = indexes.oid;
+    require_access(ledger, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
+    relation_close(ledger, AccessShareLock);
+}
+
+void require_quarantine_columns(Relation stats)
+{
+    if (find_column(stats, "quarantined") != nullptr && find_column(stats, "quarantine_reason") != nullptr &&
+        find_column(stats, "quarantined_at") != nullptr)
+        return;
+    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_COLUMN),
+                    errmsg("table \"%s.kudos_stat_events\" has no quarantine columns", kudos_schema),
+                    errdetail("The schema is older than 5.1.9, or its migration stopped halfway."),
+                    errhint("ALTER TABLE %s ADD COLUMN IF NOT EXISTS quarantined boolean NOT NULL DEFAULT false, ADD "
+                            "COLUMN IF NOT EXISTS quarantine_reason varchar(64), ADD COLUMN IF NOT EXISTS "
+                            "quarantined_at timestamp;",
+                            qualified(kudos_schema, "kudos_stat_events"))));
+}
+
+void resolve_stat_events(Schema *schema, Oid namespace_oid)
+{
+    Relation stats = open_table(namespace_oid, "kudos_stat_events");
+    require_quarantine_columns(stats);
+    require_column(stats, "event_id", Family::uuid);
+    require_column(stats, "entry_type", Family::text);
+    require_column(stats, "user_id", Family::integer);
+    require_column(stats, "worker_id", Family::uuid);
+    require_column(stats, "team_id", Family::uuid);
+    require_column(stats, "amount", Family::amount);
+    require_column(stats, "unit", Family::text);
+    require_column(stats, "stat_action", Family::text);
+    require_column(stats, "record", Family::text);
+    require_column(stats, "detail", Family::json);
+    require_column(stats, "created", Family::timestamp);
+    require_column(stats, "quarantine_reason", Family::text);
+    require_column(stats, "quarantined_at", Family::timestamp);
+    const OidArray indexes =
+        queue_indexes(stats, {"applied", "quarantined"}, "applied IS FALSE AND quarantined IS FALSE");
+    schema->stat_events = RelationGetRelid(stats);
+    schema->stat_events_name = qualified(kudos_schema, "kudos_stat_events");
+    schema->stat_queue_indexes = indexes.count;
+    schema->stat_queue_index = indexes.oid;
+    require_access(stats, schema->ledger_owner, ACL_SELECT | ACL_UPDATE);
+    relation_close(stats, AccessShareLock);
+}
+
+void check_target_keys(Schema *schema, Table table, Relation relation)
+{
+    switch (table) {
+    case Table::users:
+        require_column(relation, "id", Family::integer);
+        require_column(relation, "oauth_id", Family::text);
+        require_column(relation, "last_active", Family::timestamp);
+        break;
+    case Table::user_stats:
+        require_column(relation, "id", Family::integer);
+        require_column(relation, "user_id", Family::integer);
+        schema->user_action_width = width(require_column(relation, "action", Family::text));
+        require_unique_index(relation, {"user_id", "action"});
+        require_insertable(relation, {"user_id", "action", "value"});
+        break;
+    case Table::worker_stats:
+        require_column(relation, "id", Family::integer);
+        require_column(relation, "worker_id", Family::uuid);
+        schema->worker_action_width = width(require_column(relation, "action", Family::text));
+        require_unique_index(relation, {"worker_id", "action"});
+        require_insertable(relation, {"worker_id", "action", "value"});
+        break;
+    case Table::user_records: {
+        require_column(relation, "id", Family::integer);
+        require_column(relation, "user_id", Family::integer);
+        schema->record_width = width(require_column(relation, "record", Family::text));
+        Form_pg_attribute type = require_column(relation, "record_type");
+        if (!type_is_enum(type->atttypid))
+            reject_type(relation, type, "the enum type userrecordtypes");
+        schema->record_type = type->atttypid;
+        schema->record_type_name = format_type_be_qualified(type->atttypid);
+        require_unique_index(relation, {"user_id", "record_type", "record"});
+        require_insertable(relation, {"user_id", "record_type", "record", "value"});
+        break;
+    }
+    case Table::workers:
+    case Table::teams:
+        require_column(relation, "id", Family::uuid);
+        break;
+    }
+}
+
+bool inserts_rows(Table table)
+{
+    return table == Table::user_stats || table == Table::worker_stats || table == Table::user_records;
+}
+
+void resolve_target(Schema *schema, Oid namespace_oid, Table table)
+{
+    const TargetDescription &description = descriptions[static_cast<int>(table)];
+    Relation relation = open_table(namespace_oid, description.table);
+    TargetTable &target = schema->target[static_cast<int>(table)];
+    check_target_keys(schema, table, relation);
+    target.name = qualified(kudos_schema, description.table);
+    target.remainder = qualified(schema->extension_schema, description.remainder);
+    target.remainder_table = description.remainder;
+    target.columns = description.columns;
+    for (int c = 0; c < description.columns; c++)
+        target.column[c] = value_column(relation, description.column[c]);
+    require_access(relation, schema->ledger_owner,
+                   inserts_rows(table) ? ACL_SELECT | ACL_INSERT | ACL_UPDATE : ACL_SELECT | ACL_UPDATE);
+    relation_close(relation, AccessShareLock);
+}
+
+void resolve_holds_and_state(Schema *schema, Oid namespace_oid)
+{
+    Relation holds = open_table(namespace_oid, "kudos_reservations");
+    require_column(holds, "id", Family::uuid);
+    require_column(holds, "business_id", Family::text);
+    require_column(holds, "event_id", Family::uuid);
+    require_column(holds, "remaining_amount", Family::amount);
+    require_column(holds, "released_at", Family::timestamp);
+    require_access(holds, schema->ledger_owner, ACL_SELECT | ACL_UPDATE);
+    schema->reservations_name = qualified(kudos_schema, "kudos_reservations");
+    relation_close(holds, AccessShareLock);
+
+    Relation state = open_table(namespace_oid, "kudos_ledger_applier_state");
+    require_column(state, "id", Family::integer);
+    require_column(state, "applied_at", Family::timestamp);
+    require_unique_index(state, {"id"});
+    require_insertable(state, {"id", "applied_at"});
+    require_access(state, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
+    schema->state_name = qualified(kudos_schema, "kudos_ledger_applier_state");
+    relation_close(state, AccessShareLock);
+
+    Relation control = open_table(namespace_oid, "kudos_ledger_control");
+    require_column(control, "id", Family::integer);
+    require_column(control, "mode", Family::text);
+    require_access(control, schema->ledger_owner, ACL_SELECT);
+    schema->control_name = qualified(kudos_schema, "kudos_ledger_control");
+    relation_close(control, AccessShareLock);
+}
+
+Oid extension_namespace(Oid extension)
+{
+    Relation catalog = relation_open(ExtensionRelationId, AccessShareLock);
+    ScanKeyData key;
+    ScanKeyInit(&key, Anum_pg_extension_oid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(extension));
+    SysScanDesc scan = systable_beginscan(catalog, ExtensionOidIndexId, true, nullptr, 1, &key);
+    HeapTuple tuple = systable_getnext(scan);
+    const Oid found =
+        HeapTupleIsValid(tuple) ? reinterpret_cast<Form_pg_extension>(GETSTRUCT(tuple))->extnamespace : InvalidOid;
+    systable_endscan(scan);
+    relation_close(catalog, AccessShareLock);
+    return found;
+}
+
+void resolve_extension(Schema *schema)
+{
+    schema->extension = get_extension_oid(extension_name, true);
+    const Oid namespace_oid = OidIsValid(schema->extension) ? extension_namespace(schema->extension) : InvalidOid;
+    if (!OidIsValid(namespace_oid))
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
+                        errmsg("extension \"%s\" does not exist in database \"%s\"", extension_name,
+                               get_database_name(MyDatabaseId)),
+                        errhint("CREATE EXTENSION %s;", extension_name)));
+    schema->extension_schema = get_namespace_name(namespace_oid);
+}
+
+Schema *resolve()
+{
+    Schema *schema = allocate<Schema>(1).data();
+    resolve_extension(schema);
+    const Oid namespace_oid = get_namespace_oid(kudos_schema, true);
+    if (!OidIsValid(namespace_oid))
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_SCHEMA), errmsg("schema \"%s\" does not exist", kudos_schema),
+                        errhint("Set kudos_projector.schema to the schema of the Horde's tables.")));
+    resolve_ledger(schema, namespace_oid);
+    if (schema_usage(namespace_oid, schema->ledger_owner) != ACLCHECK_OK)
+        ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                        errmsg("role \"%s\" has no USAGE privilege on schema \"%s\"",
+                               GetUserNameFromId(schema->ledger_owner, false), kudos_schema),
+                        errhint("GRANT USAGE ON SCHEMA %s TO %s;", quote_identifier(kudos_schema),
+                                quote_identifier(GetUserNameFromId(schema->ledger_owner, false)))));
+    resolve_stat_events(schema, namespace_oid);
+    for (int table = 0; table < table_count; table++)
+        resolve_target(schema, namespace_oid, static_cast<Table>(table));
+    resolve_holds_and_state(schema, namespace_oid);
+    return schema;
+}
+
+} // namespace
+
+bool lock_extension()
+{
+    const Oid extension = get_extension_oid(extension_name, true);
+    if (!OidIsValid(extension))
+        return false;
+    LockDatabaseObject(ExtensionRelationId, extension, 0, AccessShareLock);
+    // It may have been dropped, or dropped and created, while we waited.
+    return get_extension_oid(extension_name, true) == extension;
+}
+
+const Schema &current_schema()
+{
+    register_callbacks();
+    AcceptInvalidationMessages();
+    if (!stale && cached != nullptr && strcmp(cached_for, kudos_schema) == 0)
+        return *cached;
+
+    // Cleared first: what changes while we look makes the result stale again.
+    stale = false;
+    MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "kudos schema", ALLOCSET_SMALL_SIZES);
+    MemoryContext before = MemoryContextSwitchTo(context);
+    Schema *schema = nullptr;
+    PG_TRY();
+    {
+        schema = resolve();
+    }
+    PG_CATCH();
+    {
+        stale = true;
+        PG_RE_THROW();
+    }
+    PG_END_TRY();
+    schema->generation = ++generations;
+    char *resolved_for = pstrdup(kudos_schema);
+    MemoryContextSwitchTo(before);
+    MemoryContextSetParent(context, CacheMemoryContext);
+    if (schema_context != nullptr)
+        MemoryContextDelete(schema_context);
+    schema_context = context;
+    cached = schema;
+    cached_for = resolved_for;
+    return *cached;
+}
+
+void require_restored(const Schema &schema)
+{
+    Relation ledger = relation_open(schema.ledger, AccessShareLock);
+    const Oid users = get_relname_relid("users", RelationGetNamespace(ledger));
+    bool references_users = false;
+    ListCell *cell;
+    foreach (cell, RelationGetFKeyList(ledger)) {
+        const ForeignKeyCacheInfo *key = lfirst_node(ForeignKeyCacheInfo, cell);
+        references_users = references_users || key->confrelid == users;
+    }
+    relation_close(ledger, AccessShareLock);
+    if (!references_users)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("table %s has no foreign key to users", schema.ledger_name),
+                        errdetail("A restore seems to be under way; nothing is folded until it is complete."),
+                        errhint("Let the restore finish, or ALTER TABLE %s ADD FOREIGN KEY (user_id) REFERENCES %s "
+                                "ON DELETE RESTRICT;",
+                                schema.ledger_name, schema.of(Table::users).name)));
+}
+
+} // namespace kudos::server

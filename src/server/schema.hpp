@@ -1,0 +1,64 @@
+// The Horde's tables as they are in this database now: names, types, indexes (contract, section 1).
+#pragma once
+
+#include "pg.hpp"
+
+#include "../core/batch.hpp"
+
+namespace kudos::server {
+
+// How one integer, numeric or float8 column of a target is read and written.
+struct ValueColumn {
+    const char *name;
+    const char *type_name; // to cast to
+    ColumnType type;
+    bool as_text; // travels as text; otherwise as int8
+};
+
+struct TargetTable {
+    const char *name;      // qualified and quoted
+    const char *remainder; // the projector's own table beside it, likewise
+    const char *remainder_table; // the same, unqualified and not quoted
+    int columns;
+    ValueColumn column[max_value_columns];
+};
+
+struct Schema {
+    uint64 generation; // changes whenever anything here may have
+    Oid extension;
+    Oid ledger_owner; // the role that every cycle acts as
+    Oid ledger;
+    Oid stat_events;
+    const char *ledger_name;
+    const char *stat_events_name;
+    const char *reservations_name;
+    const char *state_name;
+    const char *control_name;
+    const char *extension_schema; // not quoted
+    TargetTable target[table_count];
+    Oid record_type; // the enum of user_records.record_type
+    const char *record_type_name;
+    int32 user_action_width;
+    int32 worker_action_width;
+    int32 record_width;
+    // Partial indexes on (id) that the claims may read.
+    int ledger_queue_indexes;
+    Oid *ledger_queue_index;
+    int stat_queue_indexes;
+    Oid *stat_queue_index;
+
+    const TargetTable &of(Table table) const { return target[static_cast<int>(table)]; }
+};
+
+// Locks the extension against DROP for the rest of the transaction, before any relation is locked:
+// DROP EXTENSION takes the same two in the same order. False: it does not exist (any more).
+bool lock_extension();
+
+// Gives the schema, checked; valid until the next call. Raises an error that names what is missing
+// or unfit and the statement that mends it: 3F000, 42P01, 42703, 42704, 42804, 42501, 55000, 0A000.
+const Schema &current_schema();
+
+// Raises 55000 while the foreign key from kudos_ledger to users is missing: a restore is under way.
+void require_restored(const Schema &schema);
+
+} // namespace kudos::server

@@ -1,0 +1,121 @@
+#include "session.hpp"
+
+extern "C" {
+#include "catalog/namespace.h"
+#include "storage/proc.h"
+#include "catalog/pg_class.h"
+#include "utils/acl.h"
+#include "utils/syscache.h"
+}
+
+namespace kudos::server {
+namespace {
+
+void pin(const char *name, const char *value)
+{
+    // Setting some of these has effects beyond the value (a plan cache reset), so only when needed.
+    if (strcmp(GetConfigOption(name, false, false), value) == 0)
+        return;
+    set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+void pin_lock_timeout()
+{
+    char value[32];
+    const int effective = LockTimeout > 0 && LockTimeout < kudos_lock_timeout ? LockTimeout : kudos_lock_timeout;
+    snprintf(value, sizeof(value), "%d", effective);
+    set_config_option("lock_timeout", value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+void pin_settings()
+{
+    pin("search_path", "pg_catalog, pg_temp");
+    pin("row_security", "off");
+    pin("session_replication_role", "origin");
+    pin("extra_float_digits", "1");
+    pin("DateStyle", "ISO, YMD");
+    pin("IntervalStyle", "postgres");
+    pin("bytea_output", "hex");
+    pin("jit", "off");
+    pin("plan_cache_mode", "auto");
+    pin("synchronize_seqscans", "off");
+    pin("max_parallel_workers_per_gather", "0");
+    pin_lock_timeout();
+}
+
+Oid owner_of_relation(Oid relation)
+{
+    HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
+    if (!HeapTupleIsValid(tuple))
+        elog(ERROR, "cache lookup failed for relation %u", relation);
+    const Oid owner = reinterpret_cast<Form_pg_class>(GETSTRUCT(tuple))->relowner;
+    ReleaseSysCache(tuple);
+    return owner;
+}
+
+bool may_use(Oid relation, Oid role)
+{
+    for (const AclMode mode : {ACL_SELECT, ACL_INSERT, ACL_UPDATE})
+        if (pg_class_aclcheck(relation, role, mode) != ACLCHECK_OK)
+            return false;
+    return true;
+}
+
+void grant(const Schema &schema, const char *table)
+{
+    const char *role = quote_identifier(GetUserNameFromId(schema.ledger_owner, false));
+    StringInfoData command;
+    initStringInfo(&command);
+    appendStringInfo(&command, "GRANT USAGE ON SCHEMA %s TO %s", quote_identifier(schema.extension_schema), role);
+    SPI_execute(command.data, false, 0);
+    resetStringInfo(&command);
+    appendStringInfo(&command, "GRANT SELECT, INSERT, UPDATE ON %s TO %s", table, role);
+    SPI_execute(command.data, false, 0);
+}
+
+} // namespace
+
+Acting act_as_ledger_owner(const Schema &schema)
+{
+    Acting acting;
+    GetUserIdAndSecContext(&acting.role, &acting.security_context);
+    acting.settings_level = NewGUCNestLevel();
+    pin_settings();
+    // A session that is the owner from its start needs no restriction, and its deferred triggers
+    // then fire as the owner too. For others a deferred trigger would fire as the caller, at his
+    // commit; the server refuses to queue one in a restricted operation (trigger.c,
+    // afterTriggerMarkEvents).
+    const bool is_owner = GetAuthenticatedUserId() == schema.ledger_owner && acting.role == schema.ledger_owner;
+    if (!is_owner)
+        SetUserIdAndSecContext(schema.ledger_owner, acting.security_context | SECURITY_LOCAL_USERID_CHANGE |
+                                                        SECURITY_RESTRICTED_OPERATION);
+    return acting;
+}
+
+void stop_acting(const Acting &acting)
+{
+    SetUserIdAndSecContext(acting.role, acting.security_context);
+    AtEOXact_GUC(true, acting.settings_level);
+}
+
+void grant_remainder_access(const Schema &schema)
+{
+    const Oid namespace_oid = get_namespace_oid(schema.extension_schema, false);
+    for (const TargetTable &target : schema.target) {
+        const Oid remainder = get_relname_relid(target.remainder_table, namespace_oid);
+        if (!OidIsValid(remainder))
+            ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("table %s does not exist", target.remainder),
+                            errhint("DROP EXTENSION kudos_projector; CREATE EXTENSION kudos_projector;")));
+        if (may_use(remainder, schema.ledger_owner))
+            continue;
+        Oid role;
+        int context;
+        GetUserIdAndSecContext(&role, &context);
+        SetUserIdAndSecContext(owner_of_relation(remainder),
+                               context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+        grant(schema, target.remainder);
+        SetUserIdAndSecContext(role, context);
+    }
+}
+
+} // namespace kudos::server

@@ -1,0 +1,172 @@
+#include "statement.hpp"
+
+extern "C" {
+#include "nodes/pathnodes.h"
+#include "optimizer/plancat.h"
+#include "utils/uuid.h"
+}
+
+#include "entry.h"
+
+namespace kudos::server {
+namespace {
+
+// Set while plans are pinned; an error leaves it set, so it is only believed at its own nesting.
+const Schema *pinned_for = nullptr;
+get_relation_info_hook_type previous_hook = nullptr;
+
+bool among(Oid index, int count, const Oid *oids)
+{
+    for (int i = 0; i < count; i++)
+        if (oids[i] == index)
+            return true;
+    return false;
+}
+
+bool leads_with_event(Oid relation, const IndexOptInfo *index)
+{
+    const char *first = index->indexkeys[0] > 0 ? get_attname(relation, static_cast<AttrNumber>(index->indexkeys[0]), true)
+                                                : nullptr;
+    return first != nullptr && strcmp(first, "event_id") == 0;
+}
+
+void keep_queue_indexes(RelOptInfo *rel, Oid relation, int count, const Oid *queue)
+{
+    List *kept = NIL;
+    ListCell *cell;
+    foreach (cell, rel->indexlist) {
+        IndexOptInfo *index = lfirst_node(IndexOptInfo, cell);
+        if (among(index->indexoid, count, queue) || leads_with_event(relation, index))
+            kept = lappend(kept, index);
+    }
+    rel->indexlist = kept;
+}
+
+void relation_info_hook(PlannerInfo *root, Oid relation, bool inhparent, RelOptInfo *rel)
+{
+    if (previous_hook != nullptr)
+        previous_hook(root, relation, inhparent, rel);
+    if (pinned_for == nullptr)
+        return;
+    if (relation == pinned_for->ledger)
+        keep_queue_indexes(rel, relation, pinned_for->ledger_queue_indexes, pinned_for->ledger_queue_index);
+    else if (relation == pinned_for->stat_events)
+        keep_queue_indexes(rel, relation, pinned_for->stat_queue_indexes, pinned_for->stat_queue_index);
+}
+
+// An error anywhere between pin and unpin ends the (sub)transaction; the pin must not outlive it.
+void forget_pin_at_abort(XactEvent event, void *)
+{
+    if (event == XACT_EVENT_ABORT)
+        pinned_for = nullptr;
+}
+
+void forget_pin_at_subabort(SubXactEvent event, SubTransactionId, SubTransactionId, void *)
+{
+    if (event == SUBXACT_EVENT_ABORT_SUB)
+        pinned_for = nullptr;
+}
+
+} // namespace
+
+SPIPlanPtr prepared(Statement &statement, const Schema &schema, WriteStatement write, int variant,
+                    std::span<const Oid> parameter_types)
+{
+    if (statement.plan != nullptr && statement.generation == schema.generation)
+        return statement.plan;
+    if (statement.plan != nullptr) {
+        SPIPlanPtr old = statement.plan;
+        statement.plan = nullptr;
+        SPI_freeplan(old);
+    }
+    StringInfoData sql;
+    initStringInfo(&sql);
+    write(&sql, schema, variant);
+    // A generic plan: parameters are arrays whose lengths say nothing that would change a good plan.
+    SPIPlanPtr plan = SPI_prepare_cursor(sql.data, static_cast<int>(parameter_types.size()),
+                                         const_cast<Oid *>(parameter_types.data()), CURSOR_OPT_GENERIC_PLAN);
+    if (plan == nullptr)
+        elog(ERROR, "could not prepare \"%s\": %s", sql.data, SPI_result_code_string(SPI_result));
+    SPI_keepplan(plan);
+    statement.plan = plan;
+    statement.generation = schema.generation;
+    return plan;
+}
+
+uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code)
+{
+    const int code = SPI_execute_plan(plan, const_cast<Datum *>(parameters.data()), nullptr, false, 0);
+    if (code != expected_code)
+        elog(ERROR, "unexpected result of a cycle's statement: %s", SPI_result_code_string(code));
+    return SPI_processed;
+}
+
+int pin_plans(const Schema &schema)
+{
+    const int level = NewGUCNestLevel();
+    set_config_option("enable_seqscan", "off", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+    pinned_for = &schema;
+    return level;
+}
+
+void unpin_plans(int level)
+{
+    pinned_for = nullptr;
+    AtEOXact_GUC(true, level);
+}
+
+Datum array_of(std::span<const std::int64_t> values)
+{
+    return array_from(values, INT8OID, [](std::int64_t value) { return Int64GetDatum(value); });
+}
+
+Datum array_of(std::span<const Uuid> values)
+{
+    return array_from(values, UUIDOID, uuid_datum);
+}
+
+Datum cents_datum(Cents cents)
+{
+    char text[cents_text_size];
+    return text_datum({text, format_cents(cents, text)});
+}
+
+std::string_view Rows::text(uint64 row, int column) const
+{
+    bool null;
+    const Datum value = SPI_getbinval(table_->vals[row], table_->tupdesc, column, &null);
+    if (null)
+        return {};
+    const varlena *packed = PG_DETOAST_DATUM_PACKED(value);
+    return {VARDATA_ANY(packed), VARSIZE_ANY_EXHDR(packed)};
+}
+
+Uuid Rows::uuid(uint64 row, int column) const
+{
+    Uuid uuid;
+    bool null;
+    const Datum value = SPI_getbinval(table_->vals[row], table_->tupdesc, column, &null);
+    if (!null)
+        memcpy(uuid.bytes.data(), DatumGetUUIDP(value)->data, UUID_LEN);
+    return uuid;
+}
+
+void require_ok(const Status &status)
+{
+    if (status.ok())
+        return;
+    ereport(ERROR,
+            (errcode(status.code == Status::Code::out_of_memory ? ERRCODE_OUT_OF_MEMORY : ERRCODE_INTERNAL_ERROR),
+             errmsg("could not fold the batch: %s", status.message)));
+}
+
+} // namespace kudos::server
+
+void kudos_install_planner_hook(void)
+{
+    using namespace kudos::server;
+    previous_hook = get_relation_info_hook;
+    get_relation_info_hook = relation_info_hook;
+    RegisterXactCallback(forget_pin_at_abort, nullptr);
+    RegisterSubXactCallback(forget_pin_at_subabort, nullptr);
+}

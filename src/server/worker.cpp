@@ -1,0 +1,437 @@
+// The worker: one per database, a tick every interval (contract, sections 2 and 11).
+//
+// Nothing is open between ticks, and an idle tick writes nothing but the heartbeat. An error of a
+// cycle is logged once, kept for health and followed by a growing pause; the worker lives on.
+#include "pg.hpp"
+
+extern "C" {
+#include "access/xlog.h"
+#include "libpq/pqsignal.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/timeout.h"
+}
+
+#include <algorithm>
+
+#include "cycle.hpp"
+#include "entry.h"
+#include "session.hpp"
+#include "shared_state.hpp"
+
+namespace kudos::server {
+namespace {
+
+constexpr int longest_error_pause_ms = 60 * 1000;
+constexpr int first_error_pause_ms = 1000;
+
+// Standing down, the worker reconnects this often: settings of the database or the role reach a
+// session only when it begins.
+constexpr int reconnect_ms = 30 * 1000;
+
+Slot *my_slot = nullptr;
+Oid connected_as = InvalidOid; // invalid: superuser, acting as the owner in a restricted context
+
+// ---------------------------------------------------------------------------------------------
+// The slot
+
+void leave_slot(int, Datum)
+{
+    lock_shared(LW_EXCLUSIVE);
+    if (my_slot->pid == MyProcPid) {
+        my_slot->pid = 0;
+        my_slot->latch = nullptr;
+        if (my_slot->state != WorkerState::waiting && my_slot->state != WorkerState::standing_down)
+            my_slot->state = WorkerState::stopped;
+    }
+    Latch *launcher = shared_state()->launcher;
+    unlock_shared();
+    if (launcher != nullptr)
+        SetLatch(launcher);
+}
+
+// False: another process has it.
+bool enter_slot(int index)
+{
+    my_slot = &shared_state()->slot[index];
+    lock_shared(LW_EXCLUSIVE);
+    const bool free = my_slot->pid == 0 && my_slot->database[0] != '\0';
+    if (free) {
+        my_slot->pid = MyProcPid;
+        my_slot->latch = MyLatch;
+        my_slot->started_at = GetCurrentTimestamp();
+    }
+    unlock_shared();
+    return free;
+}
+
+void set_state(WorkerState state)
+{
+    lock_shared(LW_EXCLUSIVE);
+    my_slot->state = state;
+    if (state != WorkerState::waiting && state != WorkerState::standing_down)
+        my_slot->reason[0] = '\0';
+    unlock_shared();
+}
+
+// Says why there is nothing to do, once until the reason changes.
+void say_once(WorkerState state, const char *what, const char *reason, const char *hint)
+{
+    lock_shared(LW_EXCLUSIVE);
+    const bool is_new = strcmp(my_slot->reason, reason) != 0;
+    my_slot->state = state;
+    strlcpy(my_slot->reason, reason, reason_size);
+    unlock_shared();
+    if (is_new)
+        ereport(LOG, (errmsg("kudos_projector %s in database \"%s\": %s", what, my_slot->database, reason),
+                      hint != nullptr ? errhint("%s", hint) : 0));
+}
+
+void count_cycle(const CycleResult &result)
+{
+    lock_shared(LW_EXCLUSIVE);
+    my_slot->cycles++;
+    my_slot->currency_rows += result.currency_rows;
+    my_slot->stat_rows += result.stat_rows;
+    my_slot->quarantined_rows += result.quarantined_rows;
+    my_slot->floor_adjustments += result.floor_adjustments;
+    for (int phase = 0; phase < phase_count; phase++)
+        my_slot->phase_ms[phase] += result.phase_ms[phase];
+    if (result.currency_rows + result.stat_rows > 0)
+        my_slot->last_fold_at = GetCurrentTimestamp();
+    unlock_shared();
+}
+
+void count_tick(const Tick &tick)
+{
+    char texts[max_stuck_shown][stuck_size];
+    const int count = std::min(tick.withheld_count, max_stuck_shown);
+    for (int i = 0; i < count; i++)
+        describe(tick.withheld[i], texts[i], stuck_size);
+    lock_shared(LW_EXCLUSIVE);
+    my_slot->ticks++;
+    my_slot->lock_waits += tick.found_locks ? 1 : 0;
+    my_slot->last_tick_at = GetCurrentTimestamp();
+    my_slot->consecutive_errors = 0;
+    const bool was_stuck = my_slot->stuck_count > 0;
+    my_slot->stuck_count = tick.withheld_count;
+    memcpy(my_slot->stuck, texts, sizeof(texts));
+    unlock_shared();
+    if (count > 0 && !was_stuck)
+        ereport(LOG, (errmsg("kudos_projector leaves rows of %d targets unapplied in database \"%s\"",
+                             tick.withheld_count, my_slot->database),
+                      errdetail("The first is %s.", texts[0]),
+                      errhint("kudos_health() lists them; everything else is folded.")));
+}
+
+// ---------------------------------------------------------------------------------------------
+// Errors
+
+// The errors that were logged since the last good tick; the same kind is logged once.
+constexpr int max_kinds = 16;
+int logged_kinds[max_kinds];
+int logged_kind_count = 0;
+
+bool is_new_kind(int code)
+{
+    for (int i = 0; i < logged_kind_count; i++)
+        if (logged_kinds[i] == code)
+            return false;
+    if (logged_kind_count < max_kinds)
+        logged_kinds[logged_kind_count++] = code;
+    return true;
+}
+
+void keep_error(const ErrorData *error)
+{
+    lock_shared(LW_EXCLUSIVE);
+    my_slot->state = WorkerState::failing;
+    my_slot->errors++;
+    my_slot->consecutive_errors++;
+    my_slot->last_error_at = GetCurrentTimestamp();
+    my_slot->last_error_code = error->sqlerrcode;
+    snprintf(my_slot->last_error, reason_size, "%s%s%s", error->message, error->hint != nullptr ? " HINT: " : "",
+             error->hint != nullptr ? error->hint : "");
+    unlock_shared();
+}
+
+// The top of the worker's error stack, as in the server's own launcher (autovacuum.c): report, abort,
+// clean, go on.
+void recover_from_error(MemoryContext loop)
+{
+    HOLD_INTERRUPTS();
+    disable_all_timeouts(false);
+    QueryCancelPending = false;
+    MemoryContextSwitchTo(loop);
+    ErrorData *error = CopyErrorData();
+    if (is_new_kind(error->sqlerrcode))
+        EmitErrorReport();
+    FlushErrorState();
+    AbortCurrentTransaction();
+    LWLockReleaseAll();
+    keep_error(error);
+    pgstat_report_activity(STATE_IDLE, nullptr);
+    MemoryContextSwitchTo(loop);
+    MemoryContextReset(loop);
+    RESUME_INTERRUPTS();
+}
+
+int error_pause_ms()
+{
+    const int doublings = std::min(my_slot->consecutive_errors, 7);
+    return doublings == 0 ? kudos_interval
+                          : std::min(std::max(first_error_pause_ms, kudos_interval) << (doublings - 1),
+                                     std::max(longest_error_pause_ms, kudos_interval));
+}
+
+// ---------------------------------------------------------------------------------------------
+// The session
+
+void set_session(const char *name, const char *value)
+{
+    SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+// Settings of the database or role must not reach a cycle (architecture, decision 6). Each cycle
+// pins what a statement could mean; these decide what a transaction is.
+void pin_session()
+{
+    set_session("default_transaction_isolation", "read committed");
+    set_session("default_transaction_deferrable", "off");
+    set_session("search_path", "pg_catalog, pg_temp");
+    set_session("synchronous_commit", "on");
+    set_session("statement_timeout", "0");
+    set_session("idle_in_transaction_session_timeout", "0");
+#if PG_VERSION_NUM >= 170000
+    set_session("transaction_timeout", "0");
+#endif
+    set_session("application_name", "kudos_projector");
+}
+
+void follow_lock_timeout()
+{
+    char value[32];
+    snprintf(value, sizeof(value), "%d", kudos_lock_timeout);
+    set_session("lock_timeout", value);
+}
+
+void begin_transaction(const char *activity)
+{
+    SetCurrentStatementStartTimestamp();
+    StartTransactionCommand();
+    pgstat_report_activity(STATE_RUNNING, activity);
+}
+
+void commit_transaction()
+{
+    CommitTransactionCommand();
+    pgstat_report_activity(STATE_IDLE, nullptr);
+}
+
+[[noreturn]] void leave()
+{
+    proc_exit(0);
+}
+
+void reload_if_asked()
+{
+    if (!ConfigReloadPending)
+        return;
+    ConfigReloadPending = false;
+    ProcessConfigFile(PGC_SIGHUP);
+    follow_lock_timeout();
+}
+
+void leave_unless_wanted(MemoryContext loop)
+{
+    MemoryContext before = MemoryContextSwitchTo(loop);
+    const bool wanted = kudos_enabled && is_wanted(my_slot->database);
+    MemoryContextSwitchTo(before);
+    if (wanted)
+        return;
+    set_state(WorkerState::stopped);
+    ereport(LOG, (errmsg("kudos_projector stops in database \"%s\"", my_slot->database)));
+    leave();
+}
+
+// ---------------------------------------------------------------------------------------------
+// The scout
+
+// Looks whether everything is there and who owns the ledger, and leaves; an error is why not.
+[[noreturn]] void scout()
+{
+    BackgroundWorkerInitializeConnectionByOid(my_slot->database_oid, InvalidOid, 0);
+    pin_session();
+    follow_lock_timeout();
+    MemoryContext context = AllocSetContextCreate(TopMemoryContext, "kudos scout", ALLOCSET_DEFAULT_SIZES);
+    MemoryContextSwitchTo(context);
+    set_state(WorkerState::starting);
+    begin_transaction("looking for the ledger");
+    Oid owner = InvalidOid;
+    PG_TRY();
+    {
+        const Schema &schema = current_schema();
+        require_restored(schema);
+        owner = schema.ledger_owner;
+    }
+    PG_CATCH();
+    {
+        MemoryContextSwitchTo(context);
+        ErrorData *error = CopyErrorData();
+        FlushErrorState();
+        AbortCurrentTransaction();
+        say_once(WorkerState::waiting, "waits", error->message, error->hint);
+        leave();
+    }
+    PG_END_TRY();
+    commit_transaction();
+    lock_shared(LW_EXCLUSIVE);
+    my_slot->owner = owner;
+    my_slot->ready = true;
+    unlock_shared();
+    leave();
+}
+
+// Back to the scout: the world is not the one that it found.
+[[noreturn]] void leave_to_scout()
+{
+    lock_shared(LW_EXCLUSIVE);
+    my_slot->ready = false;
+    unlock_shared();
+    leave();
+}
+
+// ---------------------------------------------------------------------------------------------
+// Ticks
+
+bool owner_changed()
+{
+    return OidIsValid(connected_as) && current_schema().ledger_owner != connected_as;
+}
+
+bool standing_down()
+{
+    if (!DefaultXactReadOnly)
+        return false;
+    say_once(WorkerState::standing_down, "stands down", "default_transaction_read_only is on",
+             "Set it to off to go on; rows stay queued until then.");
+    return true;
+}
+
+CycleResult run_committed_cycle(Tick &tick)
+{
+    begin_transaction("folding kudos");
+    if (lock_extension() && owner_changed()) {
+        CommitTransactionCommand();
+        leave_to_scout();
+    }
+    const CycleResult result = run_cycle(tick);
+    commit_transaction();
+    return result;
+}
+
+void run_tick(MemoryContext loop, bool *careful)
+{
+    set_state(WorkerState::folding);
+    MemoryContextSwitchTo(loop);
+    Tick *tick = begin_tick(kudos_batch_size, *careful ? Attempt::careful : Attempt::optimistic);
+    for (int cycle = 0; cycle < kudos_max_catchup_cycles; cycle++) {
+        const CycleResult result = run_committed_cycle(*tick);
+        MemoryContextSwitchTo(loop);
+        if (result.extension_missing)
+            leave_to_scout();
+        if (!result.lock_acquired)
+            break; // another projector, the Horde's perhaps, is at work
+        count_cycle(result);
+        pgstat_report_stat(false);
+        if (result.settled || ConfigReloadPending)
+            break;
+        CHECK_FOR_INTERRUPTS();
+    }
+    *careful = tick->found_locks;
+    count_tick(*tick);
+    logged_kind_count = 0;
+    end_tick(tick);
+    pgstat_report_stat(true);
+    set_state(WorkerState::idle);
+}
+
+void wait_ms(long milliseconds)
+{
+    (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, std::max(milliseconds, 1L),
+                    PG_WAIT_EXTENSION);
+    ResetLatch(MyLatch);
+}
+
+[[noreturn]] void project()
+{
+    connected_as = my_slot->owner;
+    BackgroundWorkerInitializeConnectionByOid(my_slot->database_oid, connected_as, 0);
+    pin_session();
+    follow_lock_timeout();
+    ereport(LOG, (errmsg("kudos_projector folds database \"%s\"", my_slot->database)));
+
+    static MemoryContext loop;
+    static TimestampTz next_tick;
+    static TimestampTz stood_down_since;
+    static bool careful;
+    loop = AllocSetContextCreate(TopMemoryContext, "kudos worker", ALLOCSET_DEFAULT_SIZES);
+    next_tick = GetCurrentTimestamp();
+
+    sigjmp_buf top_of_stack;
+    if (sigsetjmp(top_of_stack, 1) != 0) {
+        error_context_stack = nullptr;
+        recover_from_error(loop);
+        next_tick = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), error_pause_ms());
+    }
+    PG_exception_stack = &top_of_stack;
+
+    for (;;) {
+        // A signal that is no reload costs no tick: what is due is told by the clock.
+        CHECK_FOR_INTERRUPTS();
+        reload_if_asked();
+        leave_unless_wanted(loop);
+        const TimestampTz now = GetCurrentTimestamp();
+        // The clock may have stepped back: never wait longer than an interval for that.
+        const TimestampTz latest = TimestampTzPlusMilliseconds(now, std::max(error_pause_ms(), kudos_interval));
+        next_tick = std::min(next_tick, latest);
+        if (now < next_tick) {
+            wait_ms(TimestampDifferenceMilliseconds(now, next_tick));
+            continue;
+        }
+        if (standing_down()) {
+            stood_down_since = stood_down_since == 0 ? now : stood_down_since;
+            if (TimestampDifferenceExceeds(stood_down_since, now, reconnect_ms))
+                leave();
+        } else {
+            stood_down_since = 0;
+            run_tick(loop, &careful);
+        }
+        MemoryContextSwitchTo(TopMemoryContext);
+        MemoryContextReset(loop);
+        next_tick = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), kudos_interval);
+    }
+}
+
+} // namespace
+} // namespace kudos::server
+
+void kudos_entry_worker(int index)
+{
+    using namespace kudos::server;
+    pqsignal(SIGHUP, SignalHandlerForConfigReload);
+    pqsignal(SIGTERM, die);
+    BackgroundWorkerUnblockSignals();
+
+    if (shared_state() == nullptr || index < 0 || index >= KUDOS_MAX_DATABASES || !enter_slot(index))
+        proc_exit(0);
+    before_shmem_exit(leave_slot, Datum{0});
+    if (my_slot->ready)
+        project();
+    scout();
+}
