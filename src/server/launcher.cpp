@@ -13,17 +13,17 @@
 #include "pg.hpp"
 
 extern "C" {
-#include "access/htup_details.h"
-#include "catalog/pg_authid.h"
+#include "access/genam.h"
+#include "access/table.h"
 #include "catalog/pg_database.h"
-#include "commands/dbcommands.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
-#include "utils/syscache.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
 }
 
 #include <algorithm>
@@ -97,46 +97,48 @@ void wait_because(Slot &slot, const char *reason, const char *hint)
         ereport(LOG, (errmsg("kudos_projector waits: %s", reason), hint != nullptr ? errhint("%s", hint) : 0));
 }
 
-bool database_allows_connections(Oid database)
-{
-    HeapTuple tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
-    const bool allows = HeapTupleIsValid(tuple) && reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple))->datallowconn;
-    if (HeapTupleIsValid(tuple))
-        ReleaseSysCache(tuple);
-    return allows;
-}
+struct Database {
+    Oid oid; // invalid: it does not exist
+    bool connectable;
+};
 
-// The role to connect as; invalid means superuser. Before 17 a background worker cannot connect as
-// a role without LOGIN (miscinit.c, InitializeSessionUserId); it then acts as it, restricted.
-Oid role_to_connect(Oid owner)
+// By heap scan, like the server's own launcher: a process without a database may find no shared
+// index in its relation cache (relcache.c, RelationCacheInitializePhase2).
+Database look_up_database(const char *name)
 {
-    HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(owner));
-    const bool can_login = HeapTupleIsValid(tuple) && reinterpret_cast<Form_pg_authid>(GETSTRUCT(tuple))->rolcanlogin;
-    if (HeapTupleIsValid(tuple))
-        ReleaseSysCache(tuple);
-    return can_login ? owner : InvalidOid;
+    Database found{InvalidOid, false};
+    NameData wanted;
+    namestrcpy(&wanted, name);
+    StartTransactionCommand();
+    Relation catalog = table_open(DatabaseRelationId, AccessShareLock);
+    ScanKeyData key;
+    ScanKeyInit(&key, Anum_pg_database_datname, BTEqualStrategyNumber, F_NAMEEQ, NameGetDatum(&wanted));
+    SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, nullptr, 1, &key);
+    HeapTuple tuple = systable_getnext(scan);
+    if (HeapTupleIsValid(tuple)) {
+        const auto *database = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
+        found = {database->oid, database->datallowconn};
+    }
+    systable_endscan(scan);
+    table_close(catalog, AccessShareLock);
+    CommitTransactionCommand();
+    return found;
 }
 
 bool find_database(Slot &slot)
 {
-    StartTransactionCommand();
-    const Oid database = get_database_oid(slot.database, true);
-    const bool connectable = OidIsValid(database) && database_allows_connections(database);
-    const Oid role = connectable && slot.ready ? role_to_connect(slot.owner) : InvalidOid;
-    CommitTransactionCommand();
-    if (!connectable) {
-        char reason[reason_size];
-        snprintf(reason, sizeof(reason), "database \"%s\" %s", slot.database,
-                 OidIsValid(database) ? "does not accept connections" : "does not exist");
-        slot.ready = false;
-        wait_because(slot, reason, nullptr);
-        return false;
-    }
+    const Database database = look_up_database(slot.database);
     lock_shared(LW_EXCLUSIVE);
-    slot.database_oid = database;
-    slot.owner = slot.ready ? role : InvalidOid;
+    slot.ready = slot.ready && database.connectable && slot.database_oid == database.oid;
+    slot.database_oid = database.oid;
     unlock_shared();
-    return true;
+    if (database.connectable)
+        return true;
+    char reason[reason_size];
+    snprintf(reason, sizeof(reason), "database \"%s\" %s", slot.database,
+             OidIsValid(database.oid) ? "does not accept connections" : "does not exist");
+    wait_because(slot, reason, nullptr);
+    return false;
 }
 
 bool start_process(int index, Slot &slot)

@@ -23,7 +23,7 @@ constexpr int max_stuck_shown = 8;
 struct Slot {
     char database[NAMEDATALEN]; // empty: free
     Oid database_oid;
-    Oid owner;    // of kudos_ledger, found by the scout; the worker connects as this role
+    Oid role;     // that the worker connects as, found by the scout; invalid: superuser
     pid_t pid;    // 0: no process
     Latch *latch; // of that process, in shared memory
     bool ready;   // the scout found everything in place

@@ -5,7 +5,7 @@
 #include "pg.hpp"
 
 extern "C" {
-#include "access/xlog.h"
+#include "catalog/pg_authid.h"
 #include "libpq/pqsignal.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -14,6 +14,8 @@ extern "C" {
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timeout.h"
 }
 
@@ -224,11 +226,13 @@ void begin_transaction(const char *activity)
 {
     SetCurrentStatementStartTimestamp();
     StartTransactionCommand();
+    PushActiveSnapshot(GetTransactionSnapshot());
     pgstat_report_activity(STATE_RUNNING, activity);
 }
 
 void commit_transaction()
 {
+    PopActiveSnapshot();
     CommitTransactionCommand();
     pgstat_report_activity(STATE_IDLE, nullptr);
 }
@@ -262,6 +266,18 @@ void leave_unless_wanted(MemoryContext loop)
 // ---------------------------------------------------------------------------------------------
 // The scout
 
+// The ledger's owner. Before 17 a background worker cannot connect as a role without LOGIN
+// (miscinit.c, InitializeSessionUserId); then the worker stays superuser and acts as the owner in a
+// restricted context, in which deferred triggers are refused.
+Oid role_to_connect(Oid owner)
+{
+    HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(owner));
+    const bool can_login = HeapTupleIsValid(tuple) && reinterpret_cast<Form_pg_authid>(GETSTRUCT(tuple))->rolcanlogin;
+    if (HeapTupleIsValid(tuple))
+        ReleaseSysCache(tuple);
+    return can_login ? owner : InvalidOid;
+}
+
 // Looks whether everything is there and who owns the ledger, and leaves; an error is why not.
 [[noreturn]] void scout()
 {
@@ -272,12 +288,12 @@ void leave_unless_wanted(MemoryContext loop)
     MemoryContextSwitchTo(context);
     set_state(WorkerState::starting);
     begin_transaction("looking for the ledger");
-    Oid owner = InvalidOid;
+    Oid role = InvalidOid;
     PG_TRY();
     {
         const Schema &schema = current_schema();
         require_restored(schema);
-        owner = schema.ledger_owner;
+        role = role_to_connect(schema.ledger_owner);
     }
     PG_CATCH();
     {
@@ -291,7 +307,7 @@ void leave_unless_wanted(MemoryContext loop)
     PG_END_TRY();
     commit_transaction();
     lock_shared(LW_EXCLUSIVE);
-    my_slot->owner = owner;
+    my_slot->role = role;
     my_slot->ready = true;
     unlock_shared();
     leave();
@@ -327,7 +343,7 @@ CycleResult run_committed_cycle(Tick &tick)
 {
     begin_transaction("folding kudos");
     if (lock_extension() && owner_changed()) {
-        CommitTransactionCommand();
+        commit_transaction();
         leave_to_scout();
     }
     const CycleResult result = run_cycle(tick);
@@ -370,7 +386,7 @@ void wait_ms(long milliseconds)
 
 [[noreturn]] void project()
 {
-    connected_as = my_slot->owner;
+    connected_as = my_slot->role;
     BackgroundWorkerInitializeConnectionByOid(my_slot->database_oid, connected_as, 0);
     pin_session();
     follow_lock_timeout();
