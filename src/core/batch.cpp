@@ -382,8 +382,7 @@ std::span<const Uuid> folded_events(const Batch &batch) noexcept
     return batch.events;
 }
 
-Status settle_batch_holds(Batch &batch, std::span<const HoldState> holds,
-                          std::span<const Uuid> pending_events) noexcept
+Status settle_batch_holds(Batch &batch, std::span<const HoldState> holds, std::span<const Uuid> pending_events) noexcept
 {
     return guarded([&] {
         std::vector<Uuid> pending(pending_events.begin(), pending_events.end());

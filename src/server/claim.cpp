@@ -67,7 +67,6 @@ std::span<std::int64_t> withheld_users(std::span<const Withheld> withheld, int c
     return users.first(count);
 }
 
-
 bool feeds_from_stats(const Withheld &held)
 {
     return held.table != Table::users || held.column == column::any || held.column >= column::user_activity;
@@ -92,8 +91,8 @@ Datum pattern_array(std::span<const Withheld> withheld, Oid type, bool (*applies
     get_typlenbyvalalign(type, &length, &by_value, &alignment);
     int dimensions[1] = {count};
     int bounds[1] = {1};
-    return PointerGetDatum(construct_md_array(values.data(), nulls.data(), 1, dimensions, bounds, type, length,
-                                              by_value, alignment));
+    return PointerGetDatum(
+        construct_md_array(values.data(), nulls.data(), 1, dimensions, bounds, type, length, by_value, alignment));
 }
 
 bool by_user(const Withheld &held)
@@ -221,7 +220,7 @@ std::span<CurrencyPosting> claim_currency(const Schema &schema, const ScanPositi
 std::span<StatPosting> claim_stats(const Schema &schema, const ScanPosition &position, int batch_size,
                                    std::span<const Withheld> withheld)
 {
-    const Oid types[] = {INT8OID,       INT8OID,      INT8ARRAYOID, UUIDARRAYOID,
+    const Oid types[] = {INT8OID,      INT8OID,      INT8ARRAYOID, UUIDARRAYOID,
                          UUIDARRAYOID, TEXTARRAYOID, TEXTARRAYOID, BOOLARRAYOID};
     const int variant = withheld.empty() ? plain : with_withheld;
     SPIPlanPtr plan = prepared(claim_stats_statement[variant], schema, write_claim_stats, variant,
@@ -230,8 +229,8 @@ std::span<StatPosting> claim_stats(const Schema &schema, const ScanPosition &pos
     if (variant == with_withheld) {
         parameters[2] = pattern_array(withheld, INT8OID, by_user,
                                       [](const Withheld &held) { return Int64GetDatum(held.key.user); });
-        parameters[3] = pattern_array(withheld, UUIDOID, by_worker,
-                                      [](const Withheld &held) { return uuid_datum(held.key.uuid); });
+        parameters[3] =
+            pattern_array(withheld, UUIDOID, by_worker, [](const Withheld &held) { return uuid_datum(held.key.uuid); });
         parameters[4] =
             pattern_array(withheld, UUIDOID, by_team, [](const Withheld &held) { return uuid_datum(held.key.uuid); });
         parameters[5] = pattern_array(withheld, TEXTOID, by_action, action_of);

@@ -88,7 +88,8 @@ void close_batch_callback(void *batch)
 // The batch lives in the cycle's memory context: an error anywhere later still frees it.
 Batch &open_batch_in(MemoryContext context, const Claim &claim, std::span<const Withheld> withheld)
 {
-    auto *callback = static_cast<MemoryContextCallback *>(MemoryContextAllocZero(context, sizeof(MemoryContextCallback)));
+    auto *callback =
+        static_cast<MemoryContextCallback *>(MemoryContextAllocZero(context, sizeof(MemoryContextCallback)));
     Batch *batch;
     require_ok(open_batch(claim.currency, claim.stats, withheld, &batch));
     callback->func = close_batch_callback;
@@ -265,8 +266,10 @@ void end_tick(Tick *tick)
 
 void describe(const Withheld &held, char *text, Size size)
 {
-    constexpr const char *names[table_count] = {"users", "user_stats", "worker_stats", "user_records", "workers", "teams"};
-    const bool by_uuid = held.table == Table::worker_stats || held.table == Table::workers || held.table == Table::teams;
+    constexpr const char *names[table_count] = {"users",        "user_stats", "worker_stats",
+                                                "user_records", "workers",    "teams"};
+    const bool by_uuid =
+        held.table == Table::worker_stats || held.table == Table::workers || held.table == Table::teams;
     char key[40];
     if (by_uuid)
         snprintf(key, sizeof(key), "%s", DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(held.key.uuid))));

@@ -2,8 +2,8 @@
 #include "pg.hpp"
 
 extern "C" {
-#include "funcapi.h"
 #include "access/htup_details.h"
+#include "funcapi.h"
 #include "portability/instr_time.h"
 #include "tcop/utility.h"
 #include "utils/snapmgr.h"
@@ -149,9 +149,9 @@ void notice_end(const Totals &totals, double elapsed_ms)
         ereport(NOTICE, (errmsg("another projector holds the applier lock; nothing was folded"),
                          errhint("Try again, or let that one go on.")));
     else
-        ereport(NOTICE, (errmsg("%lld rows folded in %d cycles and %.1f s, %s", static_cast<long long>(totals.rows()),
-                                totals.cycles, elapsed_ms / 1000,
-                                totals.settled ? "the queue is settled" : "more is queued")));
+        ereport(NOTICE,
+                (errmsg("%lld rows folded in %d cycles and %.1f s, %s", static_cast<long long>(totals.rows()),
+                        totals.cycles, elapsed_ms / 1000, totals.settled ? "the queue is settled" : "more is queued")));
 }
 
 // One transaction a cycle: what is committed stays when the call is cancelled.
@@ -196,8 +196,8 @@ Datum kudos_entry_fold_now(FunctionCallInfo fcinfo)
 {
     using namespace kudos::server;
     require_writable("kudos_fold_now()");
-    const int batch_size = argument_in_range(fcinfo, 0, "batch_size", kudos_batch_size, KUDOS_BATCH_SIZE_MIN,
-                                             KUDOS_BATCH_SIZE_MAX);
+    const int batch_size =
+        argument_in_range(fcinfo, 0, "batch_size", kudos_batch_size, KUDOS_BATCH_SIZE_MIN, KUDOS_BATCH_SIZE_MAX);
     const int max_cycles = argument_in_range(fcinfo, 1, "max_cycles", kudos_max_catchup_cycles, 1, PG_INT32_MAX);
     instr_time start;
     INSTR_TIME_SET_CURRENT(start);

@@ -90,8 +90,7 @@ void write_holds(const Schema &schema, std::span<const HoldWrite> writes)
         array_from(writes, BOOLOID, [](const HoldWrite &write) { return BoolGetDatum(write.released); }),
         TimestampGetDatum(utc_now()),
     };
-    execute(prepared(write_holds_statement, schema, write_write_holds, 0, types), parameters,
-            SPI_OK_UPDATE_RETURNING);
+    execute(prepared(write_holds_statement, schema, write_write_holds, 0, types), parameters, SPI_OK_UPDATE_RETURNING);
     const Rows rows;
     bool as_intended = rows.count() == writes.size();
     for (uint64 row = 0; as_intended && row < rows.count(); row++)

@@ -147,7 +147,8 @@ std::int64_t quarantine(const Schema &schema, const Batch &batch)
     SPIPlanPtr plan = prepared(quarantine_statement, schema, write_quarantine, 0, types);
     const Datum parameters[] = {
         array_from(events, UUIDOID, [](const QuarantinedEvent &event) { return uuid_datum(event.event); }),
-        array_from(events, TEXTOID, [](const QuarantinedEvent &event) { return text_datum(reason_text(event.reason)); }),
+        array_from(events, TEXTOID,
+                   [](const QuarantinedEvent &event) { return text_datum(reason_text(event.reason)); }),
         TimestampGetDatum(utc_now()),
     };
     return static_cast<std::int64_t>(execute(plan, parameters, SPI_OK_UPDATE));
@@ -156,10 +157,8 @@ std::int64_t quarantine(const Schema &schema, const Batch &batch)
 void mark_applied(const Schema &schema, const Batch &batch)
 {
     const Oid types[] = {INT8ARRAYOID};
-    mark(prepared(mark_ledger_statement, schema, write_mark_ledger, 0, types), currency_ids(batch),
-         schema.ledger_name);
-    mark(prepared(mark_stats_statement, schema, write_mark_stats, 0, types), stat_ids(batch),
-         schema.stat_events_name);
+    mark(prepared(mark_ledger_statement, schema, write_mark_ledger, 0, types), currency_ids(batch), schema.ledger_name);
+    mark(prepared(mark_stats_statement, schema, write_mark_stats, 0, types), stat_ids(batch), schema.stat_events_name);
 }
 
 } // namespace kudos::server

@@ -4,8 +4,8 @@ extern "C" {
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "catalog/pg_am.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_extension.h"
@@ -433,14 +433,15 @@ void require_unique_index(Relation relation, std::initializer_list<const char *>
 void require_access(Relation relation, Oid role, AclMode needed)
 {
     if (check_enable_rls(RelationGetRelid(relation), role, true) == RLS_ENABLED)
-        ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                        errmsg("row security of table \"%s.%s\" applies to role \"%s\"", kudos_schema,
-                               RelationGetRelationName(relation), GetUserNameFromId(role, false)),
-                        errdetail("The projector acts as this role, the owner of kudos_ledger, and must see every row."),
-                        errhint("ALTER TABLE %s NO FORCE ROW LEVEL SECURITY and make the role its owner, or ALTER ROLE "
-                                "%s BYPASSRLS.",
-                                qualified(kudos_schema, RelationGetRelationName(relation)),
-                                quote_identifier(GetUserNameFromId(role, false)))));
+        ereport(ERROR,
+                (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                 errmsg("row security of table \"%s.%s\" applies to role \"%s\"", kudos_schema,
+                        RelationGetRelationName(relation), GetUserNameFromId(role, false)),
+                 errdetail("The projector acts as this role, the owner of kudos_ledger, and must see every row."),
+                 errhint("ALTER TABLE %s NO FORCE ROW LEVEL SECURITY and make the role its owner, or ALTER ROLE "
+                         "%s BYPASSRLS.",
+                         qualified(kudos_schema, RelationGetRelationName(relation)),
+                         quote_identifier(GetUserNameFromId(role, false)))));
     const struct {
         AclMode mode;
         const char *name;
@@ -449,9 +450,8 @@ void require_access(Relation relation, Oid role, AclMode needed)
         if ((needed & privilege.mode) != 0 &&
             pg_class_aclcheck(RelationGetRelid(relation), role, privilege.mode) != ACLCHECK_OK)
             ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                            errmsg("role \"%s\" has no %s privilege on table \"%s.%s\"",
-                                   GetUserNameFromId(role, false), privilege.name, kudos_schema,
-                                   RelationGetRelationName(relation)),
+                            errmsg("role \"%s\" has no %s privilege on table \"%s.%s\"", GetUserNameFromId(role, false),
+                                   privilege.name, kudos_schema, RelationGetRelationName(relation)),
                             errdetail("The projector acts as this role, the owner of kudos_ledger."),
                             errhint("GRANT %s ON %s TO %s;", privilege.name,
                                     qualified(kudos_schema, RelationGetRelationName(relation)),

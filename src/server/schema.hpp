@@ -16,8 +16,8 @@ struct ValueColumn {
 };
 
 struct TargetTable {
-    const char *name;      // qualified and quoted
-    const char *remainder; // the projector's own table beside it, likewise
+    const char *name;            // qualified and quoted
+    const char *remainder;       // the projector's own table beside it, likewise
     const char *remainder_table; // the same, unqualified and not quoted
     int columns;
     ValueColumn column[max_value_columns];

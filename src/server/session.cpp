@@ -2,8 +2,8 @@
 
 extern "C" {
 #include "catalog/namespace.h"
-#include "storage/proc.h"
 #include "catalog/pg_class.h"
+#include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/syscache.h"
 }
@@ -87,8 +87,8 @@ Acting act_as_ledger_owner(const Schema &schema)
     // afterTriggerMarkEvents).
     const bool is_owner = GetAuthenticatedUserId() == schema.ledger_owner && acting.role == schema.ledger_owner;
     if (!is_owner)
-        SetUserIdAndSecContext(schema.ledger_owner, acting.security_context | SECURITY_LOCAL_USERID_CHANGE |
-                                                        SECURITY_RESTRICTED_OPERATION);
+        SetUserIdAndSecContext(schema.ledger_owner,
+                               acting.security_context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
     return acting;
 }
 

@@ -25,8 +25,8 @@ bool among(Oid index, int count, const Oid *oids)
 
 bool leads_with_event(Oid relation, const IndexOptInfo *index)
 {
-    const char *first = index->indexkeys[0] > 0 ? get_attname(relation, static_cast<AttrNumber>(index->indexkeys[0]), true)
-                                                : nullptr;
+    const char *first =
+        index->indexkeys[0] > 0 ? get_attname(relation, static_cast<AttrNumber>(index->indexkeys[0]), true) : nullptr;
     return first != nullptr && strcmp(first, "event_id") == 0;
 }
 

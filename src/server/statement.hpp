@@ -57,8 +57,8 @@ Datum array_from(std::span<const Item> items, Oid element_type, Convert convert)
     bool by_value;
     char alignment;
     get_typlenbyvalalign(element_type, &length, &by_value, &alignment);
-    return PointerGetDatum(construct_array(values.data(), static_cast<int>(items.size()), element_type, length,
-                                           by_value, alignment));
+    return PointerGetDatum(
+        construct_array(values.data(), static_cast<int>(items.size()), element_type, length, by_value, alignment));
 }
 
 // --- results of the statement that ran last

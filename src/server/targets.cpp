@@ -138,8 +138,7 @@ void write_update(StringInfo sql, const Schema &schema, int variant)
     appendStringInfoString(sql, ") WITH ORDINALITY k(id");
     for (int c = 0; c < target.columns; c++)
         appendStringInfo(sql, ", v%d", c + 1);
-    appendStringInfo(sql, "%s, ord) WHERE t.id = k.id RETURNING k.ord",
-                     table == Table::users ? ", last_active" : "");
+    appendStringInfo(sql, "%s, ord) WHERE t.id = k.id RETURNING k.ord", table == Table::users ? ", last_active" : "");
     for (int c = 0; c < target.columns; c++)
         append_value(sql, target.column[c]);
     if (table == Table::users)
@@ -299,9 +298,8 @@ std::span<LockedTarget> lock_targets(const Schema &schema, Batch &batch, Table t
     const TargetTable &target = schema.of(table);
     const auto key_count = static_cast<std::size_t>(layout_of(table).keys);
     Datum keys[max_key_columns];
-    bind_keys(std::span(keys), layout_of(table), wanted, [](const TargetDelta &delta) -> const TargetKey & {
-        return delta.key;
-    });
+    bind_keys(std::span(keys), layout_of(table), wanted,
+              [](const TargetDelta &delta) -> const TargetKey & { return delta.key; });
 
     std::span<LockedTarget> locked = allocate<LockedTarget>(wanted.size());
     const auto parameters = std::span<const Datum>(keys).first(key_count);
@@ -325,9 +323,8 @@ std::span<LockedTarget> lock_targets(const Schema &schema, Batch &batch, Table t
 
 void refuse_not_written(Batch &batch, Table table, const TargetWrite &write)
 {
-    require_ok(refuse(batch, {.table = table,
-                              .cause = Cause::not_written,
-                              .key = deltas(batch, table)[write.index].key}));
+    require_ok(
+        refuse(batch, {.table = table, .cause = Cause::not_written, .key = deltas(batch, table)[write.index].key}));
 }
 
 bool stored_as_intended(const Rows &rows, uint64 row, int first, const TargetTable &target, const TargetWrite &write)
@@ -344,8 +341,7 @@ bool stored_as_intended(const Rows &rows, uint64 row, int first, const TargetTab
 std::span<Uuid> run_lock_workers(const Schema &schema, int mode, Datum ids)
 {
     const Oid types[] = {UUIDARRAYOID};
-    execute(prepared(lock_workers_statement[mode], schema, write_lock_workers, mode, types), {&ids, 1},
-            SPI_OK_SELECT);
+    execute(prepared(lock_workers_statement[mode], schema, write_lock_workers, mode, types), {&ids, 1}, SPI_OK_SELECT);
     const Rows rows;
     std::span<Uuid> workers = allocate<Uuid>(rows.count());
     for (uint64 row = 0; row < rows.count(); row++)
@@ -373,8 +369,8 @@ void update_targets(const Schema &schema, Batch &batch, Table table, std::span<c
     }
     if (table == Table::users) {
         types[count] = TIMESTAMPARRAYOID;
-        parameters[count++] = array_from(
-            chosen, TIMESTAMPOID, [](const TargetWrite &write) { return TimestampGetDatum(write.last_active); });
+        parameters[count++] = array_from(chosen, TIMESTAMPOID,
+                                         [](const TargetWrite &write) { return TimestampGetDatum(write.last_active); });
     }
     execute(prepared(update_statement[static_cast<int>(table)], schema, write_update, static_cast<int>(table),
                      std::span(types).first(count)),
@@ -455,10 +451,9 @@ void write_remainders(const Schema &schema, Batch &batch, Table table, std::span
             return Int64GetDatum(static_cast<std::int64_t>(write.remainder[c]));
         });
     }
-    const uint64 written =
-        execute(prepared(remainder_statement[static_cast<int>(table)], schema, write_remainder,
-                         static_cast<int>(table), std::span(types).first(count)),
-                std::span<const Datum>(parameters).first(count), SPI_OK_INSERT);
+    const uint64 written = execute(prepared(remainder_statement[static_cast<int>(table)], schema, write_remainder,
+                                            static_cast<int>(table), std::span(types).first(count)),
+                                   std::span<const Datum>(parameters).first(count), SPI_OK_INSERT);
     if (written != chosen.size())
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("only %zu of %zu remainders could be written to table %s",
@@ -521,8 +516,8 @@ void keep_workers(const Schema &schema, Batch &batch, Attempt attempt)
         existing = run_lock_workers(schema, no_lock, ids);
         for (const Uuid &worker : existing)
             if (!std::binary_search(locked.begin(), locked.end(), worker))
-                require_ok(refuse(
-                    batch, {.table = Table::workers, .cause = Cause::locked, .key = TargetKey{.uuid = worker}}));
+                require_ok(
+                    refuse(batch, {.table = Table::workers, .cause = Cause::locked, .key = TargetKey{.uuid = worker}}));
     }
     require_ok(skip_missing_workers(batch, existing));
 }
