@@ -53,7 +53,7 @@ WARNINGS = -Wall -Wextra -Werror -Wno-unknown-warning-option
 PG_CFLAGS = $(WARNINGS) -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers -fvisibility=hidden
 PG_CXXFLAGS = -std=c++20 $(WARNINGS) -fvisibility=hidden -fvisibility-inlines-hidden
 SHLIB_LINK = -lstdc++
-EXTRA_CLEAN = test/unit/build
+EXTRA_CLEAN = test/unit/build $(DATA)
 
 include $(PGXS)
 
@@ -63,6 +63,11 @@ override CPPFLAGS := $(patsubst -I$(includedir_server),-isystem $(includedir_ser
 $(SERVER): override CXXFLAGS += -Wno-register -Wno-volatile -Wno-deprecated-volatile -Wno-unused-parameter \
 	-fno-exceptions -fno-rtti
 $(CORE): override CPPFLAGS := -Isrc
+
+# One file an area; together they are the script of the version.
+all: $(DATA)
+$(DATA): $(sort $(wildcard src/sql/*.sql))
+	cat $^ >$@
 
 # Headers are few: any change rebuilds all.
 $(OBJS): $(wildcard src/*.h src/core/*.hpp src/server/*.hpp src/server/*.h)

@@ -10,7 +10,8 @@ SELECT lock_acquired, cycles, currency_rows, stat_rows, quarantined_rows, floor_
 SELECT * FROM t_state;
 ROLLBACK;
 SELECT * FROM t_state;
-SELECT count(*) AS advisory_locks FROM pg_locks WHERE locktype = 'advisory';
+SELECT count(*) AS advisory_locks FROM pg_locks WHERE locktype = 'advisory'
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
 CALL fold();
 SELECT * FROM t_state;
 \echo -- N01 inside a savepoint that rolls back, and one that does not
@@ -155,7 +156,7 @@ SELECT ledger, kudos FROM t_state;
 RESET kudos_projector.batch_size;
 RESET client_min_messages;
 
-\echo -- A caller's fixed snapshot folds nothing twice
+\echo -- A fixed snapshot of the caller folds nothing twice
 \i :fixture
 SELECT t_post(1, 10) \gset
 BEGIN ISOLATION LEVEL REPEATABLE READ;
@@ -175,7 +176,6 @@ SELECT currency_rows FROM public.kudos_fold_now();
 SHOW search_path;
 SHOW lock_timeout;
 SHOW row_security;
-SHOW jit;
 SELECT current_user = session_user AS myself;
 RESET search_path;
 RESET lock_timeout;

@@ -149,7 +149,12 @@ _PG_init(void)
 
 	/* loaded late, everything but the workers works */
 	if (!process_shared_preload_libraries_in_progress)
+	{
+		ereport(WARNING,
+				(errmsg("kudos_projector is not preloaded, so no worker folds"),
+				 errhint("Add it to shared_preload_libraries and restart the server; until then, fold with kudos_fold_now().")));
 		return;
+	}
 
 	previous_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shared_memory;

@@ -22,7 +22,7 @@ constexpr int64 applier_lock = 0x4B55444F;
 
 // Each attempt withholds at least one target more; a database in which so many cannot be written
 // is not one to keep folding in.
-constexpr int max_attempts = 8;
+constexpr int max_attempts = 10;
 
 Statement heartbeat_statement;
 Statement lock_state_statement;

@@ -461,15 +461,6 @@ void require_access(Relation relation, Oid role, AclMode needed)
 // ---------------------------------------------------------------------------------------------
 // Each table in turn
 
-AclResult schema_usage(Oid namespace_oid, Oid role)
-{
-#if PG_VERSION_NUM >= 160000
-    return object_aclcheck(NamespaceRelationId, namespace_oid, role, ACL_USAGE);
-#else
-    return pg_namespace_aclcheck(namespace_oid, role, ACL_USAGE);
-#endif
-}
-
 void resolve_ledger(Schema *schema, Oid namespace_oid)
 {
     Relation ledger = open_table(namespace_oid, "kudos_ledger");
@@ -660,7 +651,7 @@ Schema *resolve()
         ereport(ERROR, (errcode(ERRCODE_UNDEFINED_SCHEMA), errmsg("schema \"%s\" does not exist", kudos_schema),
                         errhint("Set kudos_projector.schema to the schema of the Horde's tables.")));
     resolve_ledger(schema, namespace_oid);
-    if (schema_usage(namespace_oid, schema->ledger_owner) != ACLCHECK_OK)
+    if (!may_use_schema(namespace_oid, schema->ledger_owner))
         ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
                         errmsg("role \"%s\" has no USAGE privilege on schema \"%s\"",
                                GetUserNameFromId(schema->ledger_owner, false), kudos_schema),
@@ -717,6 +708,15 @@ const Schema &current_schema()
     cached = schema;
     cached_for = resolved_for;
     return *cached;
+}
+
+bool may_use_schema(Oid namespace_oid, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+    return object_aclcheck(NamespaceRelationId, namespace_oid, role, ACL_USAGE) == ACLCHECK_OK;
+#else
+    return pg_namespace_aclcheck(namespace_oid, role, ACL_USAGE) == ACLCHECK_OK;
+#endif
 }
 
 void require_restored(const Schema &schema)

@@ -58,6 +58,9 @@ bool lock_extension();
 // or unfit and the statement that mends it: 3F000, 42P01, 42703, 42704, 42804, 42501, 55000, 0A000.
 const Schema &current_schema();
 
+// Whether the role may use what stands in the schema at all.
+bool may_use_schema(Oid namespace_oid, Oid role);
+
 // Raises 55000 while the foreign key from kudos_ledger to users is missing: a restore is under way.
 void require_restored(const Schema &schema);
 

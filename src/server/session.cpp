@@ -38,7 +38,6 @@ void pin_settings()
     pin("bytea_output", "hex");
     pin("jit", "off");
     pin("plan_cache_mode", "auto");
-    pin("synchronize_seqscans", "off");
     pin("max_parallel_workers_per_gather", "0");
     pin_lock_timeout();
 }
@@ -61,16 +60,16 @@ bool may_use(Oid relation, Oid role)
     return true;
 }
 
-void grant(const Schema &schema, const char *table)
+// As the owner of the extension's tables, who alone can give rights on them.
+void run_as(Oid role, const char *command)
 {
-    const char *role = quote_identifier(GetUserNameFromId(schema.ledger_owner, false));
-    StringInfoData command;
-    initStringInfo(&command);
-    appendStringInfo(&command, "GRANT USAGE ON SCHEMA %s TO %s", quote_identifier(schema.extension_schema), role);
-    SPI_execute(command.data, false, 0);
-    resetStringInfo(&command);
-    appendStringInfo(&command, "GRANT SELECT, INSERT, UPDATE ON %s TO %s", table, role);
-    SPI_execute(command.data, false, 0);
+    Oid before;
+    int context;
+    GetUserIdAndSecContext(&before, &context);
+    SetUserIdAndSecContext(role, context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+    if (SPI_execute(command, false, 0) != SPI_OK_UTILITY)
+        elog(ERROR, "could not run \"%s\"", command);
+    SetUserIdAndSecContext(before, context);
 }
 
 } // namespace
@@ -101,20 +100,19 @@ void stop_acting(const Acting &acting)
 void grant_remainder_access(const Schema &schema)
 {
     const Oid namespace_oid = get_namespace_oid(schema.extension_schema, false);
+    const Oid role = schema.ledger_owner;
     for (const TargetTable &target : schema.target) {
         const Oid remainder = get_relname_relid(target.remainder_table, namespace_oid);
         if (!OidIsValid(remainder))
             ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("table %s does not exist", target.remainder),
                             errhint("DROP EXTENSION kudos_projector; CREATE EXTENSION kudos_projector;")));
-        if (may_use(remainder, schema.ledger_owner))
-            continue;
-        Oid role;
-        int context;
-        GetUserIdAndSecContext(&role, &context);
-        SetUserIdAndSecContext(owner_of_relation(remainder),
-                               context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
-        grant(schema, target.remainder);
-        SetUserIdAndSecContext(role, context);
+        const char *grantee = quote_identifier(GetUserNameFromId(role, false));
+        if (!may_use_schema(namespace_oid, role))
+            run_as(owner_of_relation(remainder),
+                   psprintf("GRANT USAGE ON SCHEMA %s TO %s", quote_identifier(schema.extension_schema), grantee));
+        if (!may_use(remainder, role))
+            run_as(owner_of_relation(remainder),
+                   psprintf("GRANT SELECT, INSERT, UPDATE ON %s TO %s", target.remainder, grantee));
     }
 }
 

@@ -76,7 +76,8 @@ void set_state(WorkerState state)
 {
     lock_shared(LW_EXCLUSIVE);
     my_slot->state = state;
-    if (state != WorkerState::waiting && state != WorkerState::standing_down)
+    // A scout on its way does not know yet whether the reason holds.
+    if (state == WorkerState::idle || state == WorkerState::folding || state == WorkerState::stopped)
         my_slot->reason[0] = '\0';
     unlock_shared();
 }

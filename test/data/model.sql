@@ -10,6 +10,8 @@
 --
 -- Needs app_tables.sql, a ledger file, ledger_5_1_11.sql and the extension, all in "public".
 SET client_min_messages = warning;
+-- the bodies name the copies, which come and go
+SET check_function_bodies = off;
 CREATE SCHEMA model;
 
 -- One line a cycle, written by whoever folds, in a transaction after that of the cycle: the
@@ -131,7 +133,7 @@ END $$;
 -- A balance that is lifted to its floor after every slice has a closed form. With S(k) the sum of
 -- the user's slices up to k, the balance after k is the larger of "never lifted", opening + S(k),
 -- and "last lifted at j", floor + S(k) - S(j), over all j <= k in which the user has rows.
-CREATE PROCEDURE model.find_floor_adjustments(batch integer) LANGUAGE sql BEGIN ATOMIC
+CREATE PROCEDURE model.find_floor_adjustments(batch integer) LANGUAGE sql AS $$
     INSERT INTO model.floor_adjustment
     WITH pending AS (
         SELECT user_id, escrow, amount, (row_number() OVER (ORDER BY id) - 1) / batch AS cycle
@@ -150,7 +152,7 @@ CREATE PROCEDURE model.find_floor_adjustments(batch integer) LANGUAGE sql BEGIN 
         SELECT user_id, cycle,
                balance - lag(balance, 1, opening) OVER (PARTITION BY user_id ORDER BY cycle) - delta AS amount FROM lifted)
     SELECT user_id, cycle, amount FROM adjusted WHERE amount <> 0;
-END;
+$$;
 
 -- An exact value as the projector stores it: the whole number next to it, and the cents between.
 -- numeric's round() is half away from zero.
@@ -476,4 +478,32 @@ CREATE FUNCTION model.independent_of_batches() RETURNS TABLE (target text, key t
                                                 UNION SELECT worker_id::text FROM named WHERE worker_id IS NOT NULL
                                                 UNION SELECT team_id::text FROM named WHERE team_id IS NOT NULL))
        AND NOT (target = 'kudos_stat_events' AND key IN (SELECT id::text FROM named))
+$$;
+
+-- Post the opposite of everything that was folded since the opening, latest first, so that a counter
+-- walks back the way it came and ends where it began, whatever fractions lie between.
+CREATE PROCEDURE model.post_reversal() LANGUAGE sql AS $$
+    INSERT INTO public.kudos_ledger (created, event_id, entry_type, user_id, escrow, amount, applied)
+    SELECT created, md5('reversal ' || event_id)::uuid, entry_type, user_id, escrow, -amount, false
+      FROM opening.kudos_ledger WHERE NOT applied ORDER BY id DESC;
+    INSERT INTO public.kudos_stat_events (created, event_id, entry_type, user_id, worker_user_id, worker_id, team_id,
+                                          amount, unit, stat_action, record, detail, applied)
+    SELECT e.created, md5('reversal ' || e.event_id)::uuid, entry_type, user_id, worker_user_id, worker_id, team_id,
+           -amount, unit, stat_action, record, detail, false
+      FROM opening.kudos_stat_events e JOIN model.fate f USING (id) WHERE f.fate = 'applied' ORDER BY id DESC;
+$$;
+
+CREATE FUNCTION model.counters() RETURNS TABLE (target text, key text, content jsonb) LANGUAGE sql STABLE AS $$
+    SELECT * FROM model.actual() WHERE target IN ('user_stats', 'user_records', 'worker_stats', 'workers', 'teams')
+$$;
+CREATE TABLE model.counters_at_first (target text, key text, content jsonb);
+-- counters that are not as they were; one that did not exist may stay as a zero
+CREATE FUNCTION model.not_reversed() RETURNS TABLE (target text, key text, side text, content jsonb) LANGUAGE sql STABLE AS $$
+    WITH now AS MATERIALIZED (SELECT * FROM model.counters())
+    SELECT target, key, side, content FROM (
+        (SELECT 'at first' AS side, f.* FROM model.counters_at_first f EXCEPT SELECT 'at first', n.* FROM now n)
+        UNION ALL
+        (SELECT 'now', n.* FROM now n WHERE content <> '{"value": 0, "cents": 0}'
+         EXCEPT SELECT 'now', f.* FROM model.counters_at_first f)) d
+     ORDER BY target, key, side
 $$;

@@ -1,0 +1,1 @@
+\echo Use "CREATE EXTENSION kudos_projector" to load this file. \quit
