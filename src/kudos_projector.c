@@ -37,6 +37,8 @@ extern void kudos_worker_main(Datum main_arg);
 #define LOCK_TIMEOUT_DEFAULT_MS 1000
 #define LOCK_TIMEOUT_MIN_MS 1
 #define LOCK_TIMEOUT_MAX_MS (5 * 60 * 1000)
+#define TRUST_AGE_DEFAULT_S (7 * 24 * 60 * 60)
+#define SUSPICIONS_DEFAULT 5
 #define LAUNCHER_RESTART_S 5
 
 char	   *kudos_databases;
@@ -46,6 +48,9 @@ int			kudos_batch_size;
 int			kudos_interval;
 int			kudos_max_catchup_cycles;
 int			kudos_lock_timeout;
+char	   *kudos_trust_threshold;
+int			kudos_trust_minimum_age;
+int			kudos_suspicion_threshold;
 
 static shmem_request_hook_type previous_shmem_request_hook;
 static shmem_startup_hook_type previous_shmem_startup_hook;
@@ -58,6 +63,15 @@ check_databases(char **newval, void **extra, GucSource source)
 	if (kudos_databases_valid(*newval, &problem))
 		return true;
 	GUC_check_errdetail("%s", problem);
+	return false;
+}
+
+static bool
+check_trust_threshold(char **newval, void **extra, GucSource source)
+{
+	if (kudos_threshold_valid(*newval))
+		return true;
+	GUC_check_errdetail("The value is neither empty nor a number of kudos.");
 	return false;
 }
 
@@ -104,6 +118,23 @@ define_settings(void)
 							&kudos_lock_timeout, LOCK_TIMEOUT_DEFAULT_MS,
 							LOCK_TIMEOUT_MIN_MS, LOCK_TIMEOUT_MAX_MS,
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomStringVariable("kudos_projector.trust_threshold",
+							   "Kudos of escrow above which a user is promoted to trusted.",
+							   "Empty: nobody is promoted.",
+							   &kudos_trust_threshold, "",
+							   PGC_SUSET, 0, check_trust_threshold, NULL, NULL);
+	DefineCustomIntVariable("kudos_projector.trust_minimum_age",
+							"Age that an account must have to be promoted.",
+							NULL,
+							&kudos_trust_minimum_age, TRUST_AGE_DEFAULT_S,
+							0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("kudos_projector.suspicion_threshold",
+							"Suspicions from which on a user is not promoted.",
+							NULL,
+							&kudos_suspicion_threshold, SUSPICIONS_DEFAULT,
+							0, INT_MAX,
+							PGC_SUSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("kudos_projector");
 }
 
@@ -192,5 +223,8 @@ SQL_FUNCTION(fold_now)
 SQL_FUNCTION(catch_up)
 SQL_FUNCTION(health)
 SQL_FUNCTION(stats)
+SQL_FUNCTION(mode)
+SQL_FUNCTION(pin_mode)
+SQL_FUNCTION(set_mode)
 
 #pragma GCC visibility pop

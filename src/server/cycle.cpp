@@ -10,15 +10,14 @@ extern "C" {
 
 #include "holds.hpp"
 #include "mark.hpp"
+#include "mode.hpp"
+#include "promote.hpp"
 #include "session.hpp"
 #include "statement.hpp"
 #include "targets.hpp"
 
 namespace kudos::server {
 namespace {
-
-// The Horde's own key, "KUDO": its applier and ours exclude each other.
-constexpr int64 applier_lock = 0x4B55444F;
 
 // Each attempt withholds at least one target more; a database in which so many cannot be written
 // is not one to keep folding in.
@@ -98,15 +97,10 @@ Batch &open_batch_in(MemoryContext context, const Claim &claim, std::span<const 
     return *batch;
 }
 
-// Steps 2 to 6 of the contract. Gives the batch, with what could not be written among its refusals;
-// null where there was nothing to claim.
-Batch *fold_claim(const Schema &schema, const Claim &claim, std::span<const Withheld> withheld, Attempt attempt,
-                  CycleResult &result, Stopwatch &stopwatch)
+// Steps 3 to 5 of the contract. What could not be written ends among the refusals of the batch.
+void fold_batch_of(const Schema &schema, Batch &batch, Attempt attempt, bool promotes, CycleResult &result,
+                   Stopwatch &stopwatch)
 {
-    if (claim.empty())
-        return nullptr;
-    Batch &batch = open_batch_in(CurrentMemoryContext, claim, withheld);
-
     validate_claim(schema, batch, attempt);
     stopwatch.lap(Phase::validate);
 
@@ -131,13 +125,17 @@ Batch *fold_claim(const Schema &schema, const Claim &claim, std::span<const With
     settle_holds(schema, batch);
     stopwatch.lap(Phase::holds);
 
-    // Promotion and escrow drain (section 6) belong here, on a settled cycle in ledger mode: after
-    // the holds, before the rows that check-ins write too.
+    if (result.settled && promotes && refusals(batch).empty()) {
+        const Promotion promotion = promote_and_drain(schema);
+        result.promoted_users = static_cast<int64>(promotion.users.size());
+        result.drained_users = promotion.drained_users;
+        unpause_workers(schema, batch, promotion.users);
+    }
+    stopwatch.lap(Phase::promotion);
 
     write_targets(schema, batch, Table::workers, attempt);
     write_targets(schema, batch, Table::teams, attempt);
     stopwatch.lap(Phase::workers);
-    return &batch;
 }
 
 std::string_view copy_text(MemoryContext context, std::string_view text)
@@ -183,10 +181,11 @@ bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult
     attempted.settled = claim.settled;
     stopwatch.lap(Phase::claim);
 
-    Batch *batch = fold_claim(schema, claim, withheld, attempt, attempted, stopwatch);
-    const bool written = batch == nullptr || refusals(*batch).empty();
+    Batch &batch = open_batch_in(cycle_context, claim, withheld);
+    fold_batch_of(schema, batch, attempt, tick.promotes, attempted, stopwatch);
+    const bool written = refusals(batch).empty();
     if (!written)
-        withhold(tick, refusals(*batch));
+        withhold(tick, refusals(batch));
 
     MemoryContextSwitchTo(before);
     MemoryContextDelete(cycle_context);
@@ -255,6 +254,7 @@ Tick *begin_tick(int batch_size, Attempt first_attempt)
     tick->batch_size = batch_size;
     tick->position = ScanPosition{};
     tick->first_attempt = first_attempt;
+    tick->promotes = true;
     tick->context = context;
     return tick;
 }

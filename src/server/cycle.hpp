@@ -10,8 +10,8 @@
 
 namespace kudos::server {
 
-enum class Phase : uint8 { claim, validate, mark, users, stats, holds, workers };
-constexpr int phase_count = 7;
+enum class Phase : uint8 { claim, validate, mark, users, stats, holds, promotion, workers };
+constexpr int phase_count = 8;
 
 struct CycleResult {
     bool extension_missing;
@@ -21,6 +21,8 @@ struct CycleResult {
     int64 stat_rows;
     int64 quarantined_rows;
     int64 floor_adjustments;
+    int64 promoted_users;
+    int64 drained_users;
     double phase_ms[phase_count];
 };
 
@@ -31,6 +33,7 @@ struct Tick {
     int batch_size;
     ScanPosition position;
     Attempt first_attempt; // careful while locks are known to be stuck
+    bool promotes;         // false within a mode transition
     bool found_locks;      // some target's lock was held past the time-out, or passed over
     int withheld_count;
     Withheld withheld[max_withheld]; // texts in the memory context of the tick

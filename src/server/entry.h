@@ -13,6 +13,9 @@ extern Datum kudos_entry_fold_now(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_catch_up(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_health(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_stats(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_mode(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_pin_mode(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_set_mode(FunctionCallInfo fcinfo);
 
 /* background workers */
 extern void kudos_entry_launcher(void);
@@ -23,6 +26,7 @@ extern void kudos_install_planner_hook(void);
 extern Size kudos_shared_state_size(void);
 extern void kudos_shared_state_startup(void);
 extern bool kudos_databases_valid(char *value, char **problem);
+extern bool kudos_threshold_valid(const char *value);
 
 #ifdef __cplusplus
 }

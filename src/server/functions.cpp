@@ -24,6 +24,8 @@ struct Totals {
     int64 stat_rows;
     int64 quarantined_rows;
     int64 floor_adjustments;
+    int64 promoted_users;
+    int64 drained_users;
 
     int64 rows() const { return currency_rows + stat_rows + quarantined_rows; }
     void add(const CycleResult &result)
@@ -35,6 +37,8 @@ struct Totals {
         stat_rows += result.stat_rows;
         quarantined_rows += result.quarantined_rows;
         floor_adjustments += result.floor_adjustments;
+        promoted_users += result.promoted_users;
+        drained_users += result.drained_users;
     }
 };
 static_assert(jump_safe<Totals>);
@@ -88,16 +92,11 @@ Datum result_row(FunctionCallInfo fcinfo, const Totals &totals, double elapsed_m
     TupleDesc row;
     if (get_call_result_type(fcinfo, nullptr, &row) != TYPEFUNC_COMPOSITE)
         elog(ERROR, "kudos_fold_now() must return a row");
-    Datum values[] = {BoolGetDatum(totals.lock_acquired),
-                      Int32GetDatum(totals.cycles),
-                      Int64GetDatum(totals.currency_rows),
-                      Int64GetDatum(totals.stat_rows),
-                      Int64GetDatum(totals.quarantined_rows),
-                      Int64GetDatum(totals.floor_adjustments),
-                      Int64GetDatum(0), // promoted and drained users: section 6
-                      Int64GetDatum(0),
-                      BoolGetDatum(totals.settled),
-                      Float8GetDatum(elapsed_ms)};
+    Datum values[] = {BoolGetDatum(totals.lock_acquired),     Int32GetDatum(totals.cycles),
+                      Int64GetDatum(totals.currency_rows),    Int64GetDatum(totals.stat_rows),
+                      Int64GetDatum(totals.quarantined_rows), Int64GetDatum(totals.floor_adjustments),
+                      Int64GetDatum(totals.promoted_users),   Int64GetDatum(totals.drained_users),
+                      BoolGetDatum(totals.settled),           Float8GetDatum(elapsed_ms)};
     bool nulls[lengthof(values)] = {};
     return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(row), values, nulls));
 }

@@ -192,7 +192,7 @@ Datum kudos_entry_stats(FunctionCallInfo fcinfo)
         unlock_shared();
         if (slot->database[0] == '\0')
             continue;
-        constexpr int fixed = 17;
+        constexpr int fixed = 19;
         Datum values[fixed + phase_count];
         bool nulls[fixed + phase_count] = {};
         int c = 0;
@@ -207,8 +207,9 @@ Datum kudos_entry_stats(FunctionCallInfo fcinfo)
         set_text(&values[c], &nulls[c], slot->reason);
         c++;
         add_time(slot->started_at);
-        for (const int64 counter : {slot->ticks, slot->cycles, slot->currency_rows, slot->stat_rows,
-                                    slot->quarantined_rows, slot->floor_adjustments, slot->lock_waits, slot->errors})
+        for (const int64 counter :
+             {slot->ticks, slot->cycles, slot->currency_rows, slot->stat_rows, slot->quarantined_rows,
+              slot->floor_adjustments, slot->promoted_users, slot->drained_users, slot->lock_waits, slot->errors})
             values[c++] = Int64GetDatum(counter);
         add_time(slot->last_tick_at);
         add_time(slot->last_fold_at);

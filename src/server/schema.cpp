@@ -530,6 +530,7 @@ void check_target_keys(Schema *schema, Table table, Relation relation)
         require_column(relation, "id", Family::integer);
         require_column(relation, "oauth_id", Family::text);
         require_column(relation, "last_active", Family::timestamp);
+        require_column(relation, "created", Family::timestamp);
         break;
     case Table::user_stats:
         require_column(relation, "id", Family::integer);
@@ -611,9 +612,30 @@ void resolve_holds_and_state(Schema *schema, Oid namespace_oid)
     Relation control = open_table(namespace_oid, "kudos_ledger_control");
     require_column(control, "id", Family::integer);
     require_column(control, "mode", Family::text);
-    require_access(control, schema->ledger_owner, ACL_SELECT);
+    require_column(control, "changed_at", Family::timestamp);
+    require_unique_index(control, {"id"});
+    require_access(control, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
     schema->control_name = qualified(kudos_schema, "kudos_ledger_control");
     relation_close(control, AccessShareLock);
+}
+
+void resolve_trust(Schema *schema, Oid namespace_oid)
+{
+    Relation roles = open_table(namespace_oid, "user_roles");
+    require_column(roles, "user_id", Family::integer);
+    require_column(roles, "user_role");
+    require_column(roles, "value", Family::boolean);
+    require_unique_index(roles, {"user_id", "user_role"});
+    require_insertable(roles, {"user_id", "user_role", "value"});
+    require_access(roles, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
+    schema->user_roles_name = qualified(kudos_schema, "user_roles");
+    relation_close(roles, AccessShareLock);
+
+    Relation suspicions = open_table(namespace_oid, "user_suspicions");
+    require_column(suspicions, "user_id", Family::integer);
+    require_access(suspicions, schema->ledger_owner, ACL_SELECT);
+    schema->user_suspicions_name = qualified(kudos_schema, "user_suspicions");
+    relation_close(suspicions, AccessShareLock);
 }
 
 Oid extension_namespace(Oid extension)
@@ -661,6 +683,7 @@ Schema *resolve()
     for (int table = 0; table < table_count; table++)
         resolve_target(schema, namespace_oid, static_cast<Table>(table));
     resolve_holds_and_state(schema, namespace_oid);
+    resolve_trust(schema, namespace_oid);
     return schema;
 }
 

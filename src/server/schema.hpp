@@ -34,6 +34,8 @@ struct Schema {
     const char *reservations_name;
     const char *state_name;
     const char *control_name;
+    const char *user_roles_name;
+    const char *user_suspicions_name;
     const char *extension_schema; // not quoted
     TargetTable target[table_count];
     Oid record_type; // the enum of user_records.record_type

@@ -76,6 +76,13 @@ bool is_wanted(const char *database)
 
 } // namespace kudos::server
 
+bool kudos_threshold_valid(const char *value)
+{
+    kudos::Cents cents;
+    const kudos::Parsed parsed = kudos::parse_cents(value, cents);
+    return value[0] == '\0' || parsed == kudos::Parsed::exact || parsed == kudos::Parsed::rounded;
+}
+
 Size kudos_shared_state_size(void)
 {
     return sizeof(kudos::server::SharedState);

@@ -37,6 +37,8 @@ struct Slot {
     int64 stat_rows;
     int64 quarantined_rows;
     int64 floor_adjustments;
+    int64 promoted_users;
+    int64 drained_users;
     int64 errors;
     int64 lock_waits; // ticks in which some target's lock was not had in time
     double phase_ms[phase_count];

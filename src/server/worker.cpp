@@ -103,6 +103,8 @@ void count_cycle(const CycleResult &result)
     my_slot->stat_rows += result.stat_rows;
     my_slot->quarantined_rows += result.quarantined_rows;
     my_slot->floor_adjustments += result.floor_adjustments;
+    my_slot->promoted_users += result.promoted_users;
+    my_slot->drained_users += result.drained_users;
     for (int phase = 0; phase < phase_count; phase++)
         my_slot->phase_ms[phase] += result.phase_ms[phase];
     if (result.currency_rows + result.stat_rows > 0)

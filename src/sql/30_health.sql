@@ -41,6 +41,8 @@ CREATE FUNCTION kudos_projector_stats_rows(
     OUT stat_rows bigint,
     OUT quarantined_rows bigint,
     OUT floor_adjustments bigint,
+    OUT promoted_users bigint,
+    OUT drained_users bigint,
     OUT lock_waits bigint,
     OUT errors bigint,
     OUT last_tick_at timestamptz,
@@ -53,6 +55,7 @@ CREATE FUNCTION kudos_projector_stats_rows(
     OUT users_ms double precision,
     OUT stats_ms double precision,
     OUT holds_ms double precision,
+    OUT promotion_ms double precision,
     OUT workers_ms double precision)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
