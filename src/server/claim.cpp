@@ -250,7 +250,7 @@ std::span<StatPosting> claim_stats(const Schema &schema, const ScanPosition &pos
 Claim claim_postings(const Schema &schema, const ScanPosition &position, int batch_size,
                      std::span<const Withheld> withheld)
 {
-    const int pinned = pin_plans(schema);
+    const int pinned = pin_plans(schema, QueuePath::by_id);
     Claim claim;
     claim.currency = claim_currency(schema, position, batch_size, withheld);
     claim.stats = claim_stats(schema, position, batch_size, withheld);

@@ -355,36 +355,45 @@ List *queue_clauses(Relation relation, std::initializer_list<const char *> flags
     return clauses;
 }
 
-struct OidArray {
-    int count;
-    Oid *oid;
-};
+bool is_queue_index(Relation index, List *clauses)
+{
+    List *predicate = RelationGetIndexPredicate(index);
+    return index_usable(index) && predicate != NIL && index->rd_rel->relam == BTREE_AM_OID &&
+           predicate_implied_by(predicate, clauses, false);
+}
 
-// The partial indexes on (id) that hold every queued row: with these a claim costs what is queued,
+// The partial indexes that hold every queued row: with one on (id) a claim costs what is queued,
 // whatever the archive has grown to.
-OidArray queue_indexes(Relation relation, std::initializer_list<const char *> flags, const char *predicate)
+QueueIndexes queue_indexes(Relation relation, std::initializer_list<const char *> flags, const char *predicate)
 {
     List *clauses = queue_clauses(relation, flags);
     const AttrNumber id = require_column(relation, "id", Family::integer)->attnum;
-    List *indexes = RelationGetIndexList(relation);
-    OidArray found{0, static_cast<Oid *>(palloc(sizeof(Oid) * static_cast<Size>(list_length(indexes) + 1)))};
+    List *by_id = NIL;
+    List *others = NIL;
     ListCell *cell;
-    foreach (cell, indexes) {
+    foreach (cell, RelationGetIndexList(relation)) {
         Relation index = index_open(lfirst_oid(cell), AccessShareLock);
-        List *index_predicate = RelationGetIndexPredicate(index);
-        if (index_usable(index) && index_predicate != NIL && index->rd_index->indkey.values[0] == id &&
-            index->rd_rel->relam == BTREE_AM_OID && predicate_implied_by(index_predicate, clauses, false))
-            found.oid[found.count++] = RelationGetRelid(index);
+        if (is_queue_index(index, clauses)) {
+            if (index->rd_index->indkey.values[0] == id)
+                by_id = lappend_oid(by_id, RelationGetRelid(index));
+            else
+                others = lappend_oid(others, RelationGetRelid(index));
+        }
         index_close(index, AccessShareLock);
     }
-    if (found.count == 0)
+    if (by_id == NIL)
         ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                         errmsg("table \"%s.%s\" has no valid index on its unapplied rows", kudos_schema,
                                RelationGetRelationName(relation)),
                         errdetail("Without it every cycle would read the whole archive."),
                         errhint("CREATE INDEX CONCURRENTLY ON %s (id) WHERE %s;",
                                 qualified(kudos_schema, RelationGetRelationName(relation)), predicate)));
-    return found;
+    QueueIndexes indexes{list_length(by_id), 0, nullptr};
+    List *all = list_concat(by_id, others);
+    indexes.oid = static_cast<Oid *>(palloc(sizeof(Oid) * static_cast<Size>(list_length(all))));
+    foreach (cell, all)
+        indexes.oid[indexes.count++] = lfirst_oid(cell);
+    return indexes;
 }
 
 bool keys_are(Relation index, Relation relation, std::initializer_list<const char *> columns)
@@ -472,12 +481,10 @@ void resolve_ledger(Schema *schema, Oid namespace_oid)
     require_column(ledger, "detail", Family::json);
     require_column(ledger, "created", Family::timestamp);
     require_insertable(ledger, {"created", "event_id", "entry_type", "user_id", "escrow", "amount", "applied"});
-    const OidArray indexes = queue_indexes(ledger, {"applied"}, "applied IS FALSE");
+    schema->ledger_queue = queue_indexes(ledger, {"applied"}, "applied IS FALSE");
     schema->ledger = RelationGetRelid(ledger);
     schema->ledger_owner = ledger->rd_rel->relowner;
     schema->ledger_name = qualified(kudos_schema, "kudos_ledger");
-    schema->ledger_queue_indexes = indexes.count;
-    schema->ledger_queue_index = indexes.oid;
     require_access(ledger, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
     relation_close(ledger, AccessShareLock);
 }
@@ -513,12 +520,9 @@ void resolve_stat_events(Schema *schema, Oid namespace_oid)
     require_column(stats, "created", Family::timestamp);
     require_column(stats, "quarantine_reason", Family::text);
     require_column(stats, "quarantined_at", Family::timestamp);
-    const OidArray indexes =
-        queue_indexes(stats, {"applied", "quarantined"}, "applied IS FALSE AND quarantined IS FALSE");
+    schema->stat_queue = queue_indexes(stats, {"applied", "quarantined"}, "applied IS FALSE AND quarantined IS FALSE");
     schema->stat_events = RelationGetRelid(stats);
     schema->stat_events_name = qualified(kudos_schema, "kudos_stat_events");
-    schema->stat_queue_indexes = indexes.count;
-    schema->stat_queue_index = indexes.oid;
     require_access(stats, schema->ledger_owner, ACL_SELECT | ACL_UPDATE);
     relation_close(stats, AccessShareLock);
 }

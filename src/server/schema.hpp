@@ -23,6 +23,12 @@ struct TargetTable {
     ValueColumn column[max_value_columns];
 };
 
+struct QueueIndexes {
+    int by_id; // how many begin with id
+    int count;
+    Oid *oid;
+};
+
 struct Schema {
     uint64 generation; // changes whenever anything here may have
     Oid extension;
@@ -43,11 +49,9 @@ struct Schema {
     int32 user_action_width;
     int32 worker_action_width;
     int32 record_width;
-    // Partial indexes on (id) that the claims may read.
-    int ledger_queue_indexes;
-    Oid *ledger_queue_index;
-    int stat_queue_indexes;
-    Oid *stat_queue_index;
+    // Partial indexes that hold every queued row, those on (id) first: these the claims may read.
+    QueueIndexes ledger_queue;
+    QueueIndexes stat_queue;
 
     const TargetTable &of(Table table) const { return target[static_cast<int>(table)]; }
 };

@@ -19,6 +19,19 @@ struct Acting {
 Acting act_as_ledger_owner(const Schema &schema);
 void stop_acting(const Acting &acting);
 
+// Runs work(results) as the ledger's owner with an SPI connection; what outlives it is allocated in
+// the memory context results.
+template <typename Work> void as_ledger_owner(const Schema &schema, Work work)
+{
+    static_assert(jump_safe<Work>);
+    const Acting acting = act_as_ledger_owner(schema);
+    MemoryContext results = CurrentMemoryContext;
+    SPI_connect();
+    work(results);
+    SPI_finish();
+    stop_acting(acting);
+}
+
 // Lets the ledger's owner use the extension's remainder tables, which belong to the extension's
 // owner. Called under the applier lock; does nothing when he can already.
 void grant_remainder_access(const Schema &schema);

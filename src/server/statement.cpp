@@ -13,30 +13,32 @@ namespace {
 
 // Set while plans are pinned; an error leaves it set, so it is only believed at its own nesting.
 const Schema *pinned_for = nullptr;
+QueuePath pinned_path = QueuePath::any;
 get_relation_info_hook_type previous_hook = nullptr;
-
-bool among(Oid index, int count, const Oid *oids)
-{
-    for (int i = 0; i < count; i++)
-        if (oids[i] == index)
-            return true;
-    return false;
-}
 
 bool leads_with_event(Oid relation, const IndexOptInfo *index)
 {
-    const char *first =
-        index->indexkeys[0] > 0 ? get_attname(relation, static_cast<AttrNumber>(index->indexkeys[0]), true) : nullptr;
-    return first != nullptr && strcmp(first, "event_id") == 0;
+    const auto first = static_cast<AttrNumber>(index->indexkeys[0]);
+    const char *name = first > 0 ? get_attname(relation, first, true) : nullptr;
+    return name != nullptr && strcmp(name, "event_id") == 0;
 }
 
-void keep_queue_indexes(RelOptInfo *rel, Oid relation, int count, const Oid *queue)
+bool may_be_read(Oid relation, const IndexOptInfo *index, const QueueIndexes &queue)
+{
+    const int allowed = pinned_path == QueuePath::by_id ? queue.by_id : queue.count;
+    for (int i = 0; i < allowed; i++)
+        if (queue.oid[i] == index->indexoid)
+            return true;
+    return pinned_path == QueuePath::any && leads_with_event(relation, index);
+}
+
+void hide_other_indexes(RelOptInfo *rel, Oid relation, const QueueIndexes &queue)
 {
     List *kept = NIL;
     ListCell *cell;
     foreach (cell, rel->indexlist) {
         IndexOptInfo *index = lfirst_node(IndexOptInfo, cell);
-        if (among(index->indexoid, count, queue) || leads_with_event(relation, index))
+        if (may_be_read(relation, index, queue))
             kept = lappend(kept, index);
     }
     rel->indexlist = kept;
@@ -49,9 +51,9 @@ void relation_info_hook(PlannerInfo *root, Oid relation, bool inhparent, RelOptI
     if (pinned_for == nullptr)
         return;
     if (relation == pinned_for->ledger)
-        keep_queue_indexes(rel, relation, pinned_for->ledger_queue_indexes, pinned_for->ledger_queue_index);
+        hide_other_indexes(rel, relation, pinned_for->ledger_queue);
     else if (relation == pinned_for->stat_events)
-        keep_queue_indexes(rel, relation, pinned_for->stat_queue_indexes, pinned_for->stat_queue_index);
+        hide_other_indexes(rel, relation, pinned_for->stat_queue);
 }
 
 // An error anywhere between pin and unpin ends the (sub)transaction; the pin must not outlive it.
@@ -101,11 +103,12 @@ uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_
     return SPI_processed;
 }
 
-int pin_plans(const Schema &schema)
+int pin_plans(const Schema &schema, QueuePath path)
 {
     const int level = NewGUCNestLevel();
     set_config_option("enable_seqscan", "off", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
     pinned_for = &schema;
+    pinned_path = path;
     return level;
 }
 

@@ -26,10 +26,16 @@ SPIPlanPtr prepared(Statement &statement, const Schema &schema, WriteStatement w
 // internal error when the server answers with another code than the one expected.
 uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code);
 
-// While one of these is open, statements are planned on indexes only, and a queue table is read
-// through its queue indexes (or those that begin with event_id), whatever the statistics say:
-// a claim must never read the archive (contract, section 1). For statements without triggers.
-int pin_plans(const Schema &schema);
+// How the two queue tables may be read while plans are pinned.
+enum class QueuePath : uint8 {
+    by_id, // a claim: the queue indexes on (id)
+    any,   // any index of queued rows only, and any that begins with event_id
+};
+
+// Between these two, statements are planned on indexes only, and the queue tables are read by the
+// given path, whatever the statistics say: nothing may read the archive (contract, section 1). For
+// statements without triggers.
+int pin_plans(const Schema &schema, QueuePath path = QueuePath::any);
 void unpin_plans(int level);
 
 // --- parameters: arrays in the current memory context
