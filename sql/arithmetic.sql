@@ -68,6 +68,24 @@ CALL drain(1000);
 SELECT * FROM totals();
 SELECT * FROM t_pending;
 
+\echo -- L01 a counter that was removed starts anew, without the fraction of the old one
+\i :fixture
+SELECT t_ustat(1, 'accumulated', 0.40), t_wstat('00000000-0000-0000-0000-0000000000f1', 'generated', 0.40) \gset
+CALL fold();
+DELETE FROM user_stats;
+DELETE FROM worker_stats;
+SELECT t_ustat(1, 'accumulated', 5), t_wstat('00000000-0000-0000-0000-0000000000f1', 'generated', 5) \gset
+CALL fold();
+SELECT t_ustat(1, 'accumulated', 0.10), t_wstat('00000000-0000-0000-0000-0000000000f1', 'generated', 0.09) \gset
+CALL fold();
+SELECT * FROM t_ustats;
+SELECT * FROM t_wstats;
+\echo -- L01 while the worker, who was not, keeps his: 0.40 + 5 + 0.09 make 5
+SELECT kudos FROM workers WHERE name = 'wk-1';
+SELECT t_contrib('00000000-0000-0000-0000-0000000000f1', 'contributions', 0.40), t_wstat('00000000-0000-0000-0000-0000000000f1', 'other', 0.01) \gset
+CALL fold();
+SELECT kudos, contributions FROM workers WHERE name = 'wk-1';
+
 \echo -- L02 ties go away from zero, on the total
 \i :fixture
 UPDATE users SET kudos = 100 WHERE id = 1;
@@ -129,6 +147,21 @@ SELECT * FROM t_ustats;
 SELECT name, fulfilments FROM workers ORDER BY name;
 SELECT name, fulfilments FROM teams ORDER BY name;
 SELECT coalesce(user_id::text, worker_id::text) AS whose, amount FROM kudos_stat_events WHERE NOT applied AND NOT quarantined ORDER BY id;
+
+\echo -- L06 many stuck targets at the head of the queue, more than a batch holds: others still fold
+\i :fixture
+INSERT INTO users (id, username, oauth_id, evaluating_kudos) SELECT 100 + g, 'stuck', 'stuck-' || g, 2147483647 FROM generate_series(1, 300) g;
+SELECT count(t_post(100 + g, 1, true)) FROM generate_series(1, 20) g \gset
+SELECT t_post(1, 5), t_ustat(1, 'accumulated', 5) \gset
+\set VERBOSITY terse
+DO $$ BEGIN FOR i IN 1..30 LOOP CALL fold(2); END LOOP; END $$;
+SELECT * FROM t_state;
+\echo -- L06 and hundreds of them in one batch
+SELECT count(t_post(100 + g, 1, true)) FROM generate_series(21, 300) g \gset
+SELECT t_post(1, 5) \gset
+DO $$ BEGIN FOR i IN 1..30 LOOP CALL fold(1000); END LOOP; END $$;
+\set VERBOSITY default
+SELECT * FROM t_state;
 
 \echo -- L07 identifiers above 2^53
 \i :fixture

@@ -210,9 +210,13 @@ SELECT * FROM t_state;
 
 \echo -- G07 row security that would hide rows from the owner of the ledger
 \i :fixture
-SET client_min_messages = warning;
-DROP ROLE IF EXISTS regress_kudos_owner;
-RESET client_min_messages;
+DO $$
+BEGIN
+  IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'regress_kudos_owner') THEN
+    DROP OWNED BY regress_kudos_owner CASCADE;
+    DROP ROLE regress_kudos_owner;
+  END IF;
+END $$;
 CREATE ROLE regress_kudos_owner;
 GRANT CREATE ON SCHEMA public TO regress_kudos_owner;
 DO $$

@@ -51,6 +51,7 @@ SELECT currency_rows, stat_rows FROM kudos_fold_now();
 PREPARE TRANSACTION 'f';
 SELECT * FROM t_state;
 SELECT lock_acquired, cycles, currency_rows, settled FROM kudos_fold_now();
+CALL kudos_catch_up();
 COMMIT PREPARED 'f';
 SELECT * FROM t_state;
 CALL fold();
@@ -153,6 +154,24 @@ DO $$ BEGIN CALL kudos_catch_up(1); END $$;
 SELECT ledger, kudos FROM t_state;
 CALL kudos_catch_up();
 SELECT ledger, kudos FROM t_state;
+\echo -- kudos_catch_up that fails half-way keeps the cycles before
+\i :fixture
+SET client_min_messages = warning;
+CREATE FUNCTION boom() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'audit table full'; END$$;
+CREATE TRIGGER boom BEFORE UPDATE ON users FOR EACH ROW WHEN (OLD.id = 2) EXECUTE FUNCTION boom();
+SELECT t_post(1, 5), t_post(2, 5), t_post(1, 7) \gset
+SET kudos_projector.batch_size = 1;
+\set VERBOSITY terse
+CALL kudos_catch_up();
+\set VERBOSITY default
+SELECT ledger, kudos FROM t_state;
+SELECT current_user = session_user AS myself, current_setting('search_path') AS search_path;
+SELECT count(*) AS advisory_locks FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+DROP TRIGGER boom ON users;
+DROP FUNCTION boom();
+CALL kudos_catch_up();
+SELECT ledger, kudos FROM t_state;
+SELECT kudos FROM users WHERE id = 2;
 RESET kudos_projector.batch_size;
 RESET client_min_messages;
 
@@ -168,6 +187,47 @@ BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT currency_rows FROM kudos_fold_now();
 COMMIT;
 SELECT * FROM t_state;
+
+\echo -- G02 the settings of the session do not matter
+\i :fixture
+UPDATE users SET last_active = '2026-01-01';
+INSERT INTO kudos_reservations (business_id, user_id, original_amount, remaining_amount) VALUES (E'a{"b,NULL\\', 1, 60, 60);
+SET timezone = 'Asia/Tokyo';
+SET DateStyle = 'SQL, DMY';
+SET IntervalStyle = 'iso_8601';
+SET extra_float_digits = -15;
+SET bytea_output = 'escape';
+SET standard_conforming_strings = off;
+SET escape_string_warning = off;
+SET quote_all_identifiers = on;
+SET array_nulls = off;
+SET enable_indexscan = off;
+SET enable_bitmapscan = off;
+SET enable_seqscan = off;
+SET enable_sort = off;
+SET work_mem = '64kB';
+SET plan_cache_mode = force_generic_plan;
+SELECT t_post(1, 5), t_post(1, -25, false, gen_random_uuid(), jsonb_build_object('reservation_id', E'a{"b,NULL\\')),
+  t_ustat(1, $$a'b\c"$$, 1.50), t_rec(1, 'USAGE', $$q'"\$$, 123456789.78), t_ustat(777, 'accumulated', 1),
+  t_wstat('00000000-0000-0000-0000-0000000000f1', 'NULL', 1, '00000000-0000-0000-0000-0000000000a1') \gset
+INSERT INTO kudos_stat_events (created, event_id, entry_type, user_id, amount, unit, record, detail)
+  VALUES ('2026-03-02 08:00:00.123456', gen_random_uuid(), 'STAT_ACTIVITY', 2, 0, 'count', 'last_active', '{"touch_last_active": true}');
+SELECT currency_rows, stat_rows, quarantined_rows FROM kudos_fold_now();
+RESET ALL;
+SELECT kudos FROM users WHERE id = 1;
+SELECT last_active = '2026-03-02 08:00:00.123456' AS touched FROM users WHERE id = 2;
+SELECT * FROM t_holds;
+SELECT * FROM t_ustats;
+SELECT * FROM t_records;
+SELECT * FROM t_wstats;
+\echo -- and what it keeps between two folds may be discarded
+SELECT t_post(1, 5) \gset
+DISCARD ALL;
+SELECT currency_rows FROM kudos_fold_now();
+SELECT t_post(1, 5) \gset
+DISCARD PLANS;
+SELECT currency_rows FROM kudos_fold_now();
+SELECT kudos FROM users WHERE id = 1;
 
 \echo -- The settings of the session are as before
 SET search_path = pg_catalog, public;

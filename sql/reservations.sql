@@ -56,6 +56,25 @@ CALL fold(10);
 SELECT * FROM t_holds;
 SELECT reason FROM t_quarantine;
 
+\echo -- R04 a leg that cannot be written is unapplied too; a debit that cannot be written consumes nothing
+\i :fixture
+INSERT INTO kudos_reservations (business_id, user_id, event_id, original_amount, remaining_amount) VALUES ('transfer:1:e', 1, :event, 60, 60), ('upfront:j1', 4, NULL, 60, 60);
+CREATE OR REPLACE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER veto BEFORE UPDATE ON users FOR EACH ROW WHEN (OLD.id = 4) EXECUTE FUNCTION veto();
+SELECT t_post(1, -60, false, :event), t_post(2, 3000000000, true, :event), t_post(4, -100, false, gen_random_uuid(), '{"reservation_id": "upfront:j1"}') \gset
+CALL drain();
+SELECT * FROM t_bal WHERE id IN (1, 2, 4);
+SELECT * FROM t_holds;
+SELECT user_id, amount FROM t_floored;
+DROP TRIGGER veto ON users;
+DROP FUNCTION veto();
+DROP VIEW t_bal;
+ALTER TABLE users ALTER evaluating_kudos TYPE bigint;
+CALL drain();
+SELECT id, kudos, evaluating_kudos FROM users WHERE id IN (1, 2, 4) ORDER BY id;
+SELECT * FROM t_holds;
+SELECT user_id, amount FROM t_floored;
+
 \echo -- R02 partial consumption
 \i :fixture
 INSERT INTO kudos_reservations (business_id, user_id, original_amount, remaining_amount) VALUES ('upfront:j1', 1, 60, 60);

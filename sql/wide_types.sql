@@ -18,6 +18,7 @@ SELECT user_id, amount FROM t_floored;
 SELECT count(*) AS remainders FROM kudos_remainder_users;
 
 \echo -- Counters that are numeric, double precision, or small
+DROP VIEW t_wstats, t_records;
 ALTER TABLE user_stats ALTER value TYPE numeric;
 ALTER TABLE worker_stats ALTER value TYPE double precision;
 ALTER TABLE user_records ALTER COLUMN record TYPE text;
@@ -106,12 +107,13 @@ SELECT * FROM t_records;
 \echo -- D05 a table replaced by another of the same name
 ALTER TABLE user_records RENAME TO old_records;
 CREATE TABLE user_records (LIKE old_records INCLUDING ALL);
+ALTER SEQUENCE user_records_id_seq OWNED BY user_records.id;
 SELECT t_rec(1, 'DOWNLOAD', 'image', 1) \gset
 CALL fold();
 SELECT user_id, record_type, record, value FROM user_records;
 SELECT user_id, record_type, record, value FROM old_records;
 DROP VIEW t_records;
-DROP TABLE old_records CASCADE;
+DROP TABLE old_records;
 \echo -- D05 ALTER TABLE in the transaction of the fold
 BEGIN;
 ALTER TABLE users ALTER kudos TYPE numeric(20,2);

@@ -226,5 +226,13 @@ SQL_FUNCTION(stats)
 SQL_FUNCTION(mode)
 SQL_FUNCTION(pin_mode)
 SQL_FUNCTION(set_mode)
+SQL_FUNCTION(floor)
+SQL_FUNCTION(available)
+SQL_FUNCTION(effective)
+SQL_FUNCTION(reserve)
+SQL_FUNCTION(release)
+SQL_FUNCTION(transfer)
+SQL_FUNCTION(post)
+SQL_FUNCTION(post_stat)
 
 #pragma GCC visibility pop

@@ -168,14 +168,19 @@ Withheld refusal(Table table, int column, Cause cause, const TargetKey &key)
     return {.table = table, .column = static_cast<std::int8_t>(column), .cause = cause, .key = key};
 }
 
-// Lifts the exact balance to the floor; the difference becomes a row of its own.
-Cents floored(Batch &batch, const TargetDelta &delta, const TargetState &state, Cents exact)
+// Lifts the exact balance to the floor; the difference becomes a row of its own. False: no row of the
+// archive can hold it.
+bool lift_to_floor(Batch &batch, const TargetDelta &delta, const TargetState &state, Cents &exact)
 {
     const Cents floor = floor_of(state.oauth_id);
     if (exact >= floor)
-        return exact;
-    batch.floor_adjustments.push_back({delta.key.user, floor - exact});
-    return floor;
+        return true;
+    const Cents created = floor - exact;
+    if (created > highest_posting)
+        return false;
+    batch.floor_adjustments.push_back({delta.key.user, created});
+    exact = floor;
+    return true;
 }
 
 void settle_target(Batch &batch, Table table, std::span<const ColumnType> types, std::uint32_t index,
@@ -199,8 +204,11 @@ void settle_target(Batch &batch, Table table, std::span<const ColumnType> types,
     for (std::size_t c = 0; c < types.size(); c++) {
         const Cents before = state.shown[c] + state.remainder[c];
         Cents exact = before + delta.delta[c];
-        if (table == Table::users && c == column::user_kudos && delta.fed[c])
-            exact = floored(batch, delta, state, exact);
+        const bool has_floor = table == Table::users && c == column::user_kudos && delta.fed[c];
+        if (has_floor && !lift_to_floor(batch, delta, state, exact)) {
+            batch.refusals.push_back(refusal(table, static_cast<int>(c), Cause::overflow, delta.key));
+            return;
+        }
         // A zero delta leaves the value untouched, whatever it shows.
         const Settled settled = state.present && exact == before
                                     ? Settled{.fits = true, .shown = state.shown[c], .remainder = state.remainder[c]}

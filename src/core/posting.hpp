@@ -13,6 +13,9 @@
 
 namespace kudos {
 
+// What NUMERIC(20,2) holds at most, in cents: 999999999999999999.99.
+constexpr Cents highest_posting = Cents{1000000000} * 1000000000 * cents_per_unit - 1;
+
 struct Uuid {
     std::array<std::uint8_t, 16> bytes{};
     auto operator<=>(const Uuid &) const = default;

@@ -298,7 +298,7 @@ CycleResult run_cycle(Tick &tick)
 
     const Acting acting = act_as_ledger_owner(schema);
     SPI_connect();
-    grant_remainder_access(schema);
+    grant_own_tables(schema);
     refuse_stale_snapshot(schema);
     SPI_finish();
 

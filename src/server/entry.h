@@ -16,6 +16,14 @@ extern Datum kudos_entry_stats(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_mode(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_pin_mode(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_set_mode(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_floor(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_available(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_effective(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_reserve(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_release(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_transfer(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_post(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_post_stat(FunctionCallInfo fcinfo);
 
 /* background workers */
 extern void kudos_entry_launcher(void);

@@ -126,16 +126,20 @@ void mark(SPIPlanPtr plan, std::span<const std::int64_t> ids, const char *table)
 
 } // namespace
 
+ProjectionLimits projection_limits(const Schema &schema)
+{
+    return {.record_types = record_types(schema),
+            .user_action = schema.user_action_width,
+            .worker_action = schema.worker_action_width,
+            .record = schema.record_width};
+}
+
 void validate_claim(const Schema &schema, Batch &batch, Attempt attempt)
 {
     std::span<const std::int64_t> existing;
     if (!named_users(batch).empty())
         existing = lock_named_users(schema, batch, attempt);
-    const ProjectionLimits limits{.record_types = record_types(schema),
-                                  .user_action = schema.user_action_width,
-                                  .worker_action = schema.worker_action_width,
-                                  .record = schema.record_width};
-    require_ok(validate_batch(batch, existing, limits));
+    require_ok(validate_batch(batch, existing, projection_limits(schema)));
 }
 
 std::int64_t quarantine(const Schema &schema, const Batch &batch)

@@ -11,6 +11,9 @@ namespace kudos::server {
 // one leaves the rows of locked targets out.
 enum class Attempt { optimistic, careful };
 
+// What the database can take at the moment. In the current memory context.
+ProjectionLimits projection_limits(const Schema &schema);
+
 // Locks the users that claimed stat rows name FOR KEY SHARE, so that none is deleted before the
 // commit, and validates the claimed stat rows.
 void validate_claim(const Schema &schema, Batch &batch, Attempt attempt);

@@ -294,8 +294,8 @@ bool numeric_column(int32 modifier, ColumnType *type)
     return true;
 }
 
-// Whole cents are exact in a float8 up to 2^53 of them.
-constexpr Cents float8_highest = Cents{1} << 53;
+// Whole kudos are exact in a float8 up to 2^53 of them; cents, up to 2^46 kudos.
+constexpr Cents float8_highest = (Cents{1} << 53) * cents_per_unit;
 
 ValueColumn value_column(Relation relation, const char *name)
 {
@@ -307,6 +307,7 @@ ValueColumn value_column(Relation relation, const char *name)
     value.type_name = format_type_extended(column->atttypid, column->atttypmod,
                                            FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY);
     value.as_text = !is_integer(base.oid);
+    value.binary = base.oid == FLOAT8OID;
     switch (base.oid) {
     case INT2OID:
         value.type = integer_column(PG_INT16_MIN, PG_INT16_MAX);
@@ -583,7 +584,6 @@ void resolve_target(Schema *schema, Oid namespace_oid, Table table)
     check_target_keys(schema, table, relation);
     target.name = qualified(kudos_schema, description.table);
     target.remainder = qualified(schema->extension_schema, description.remainder);
-    target.remainder_table = description.remainder;
     target.columns = description.columns;
     for (int c = 0; c < description.columns; c++)
         target.column[c] = value_column(relation, description.column[c]);
@@ -638,6 +638,7 @@ void resolve_trust(Schema *schema, Oid namespace_oid)
     Relation suspicions = open_table(namespace_oid, "user_suspicions");
     require_column(suspicions, "user_id", Family::integer);
     require_access(suspicions, schema->ledger_owner, ACL_SELECT);
+    schema->transfers_name = qualified(kudos_schema, "kudos_transfers");
     schema->user_suspicions_name = qualified(kudos_schema, "user_suspicions");
     relation_close(suspicions, AccessShareLock);
 }

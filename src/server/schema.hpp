@@ -13,12 +13,12 @@ struct ValueColumn {
     const char *type_name; // to cast to
     ColumnType type;
     bool as_text; // travels as text; otherwise as int8
+    bool binary;  // float8: holds the nearest double, exact to the cent up to 2^46
 };
 
 struct TargetTable {
-    const char *name;            // qualified and quoted
-    const char *remainder;       // the projector's own table beside it, likewise
-    const char *remainder_table; // the same, unqualified and not quoted
+    const char *name;      // qualified and quoted
+    const char *remainder; // the projector's own table beside it, likewise
     int columns;
     ValueColumn column[max_value_columns];
 };
@@ -40,6 +40,7 @@ struct Schema {
     const char *reservations_name;
     const char *state_name;
     const char *control_name;
+    const char *transfers_name; // used by kudos_transfer() alone, and not checked before
     const char *user_roles_name;
     const char *user_suspicions_name;
     const char *extension_schema; // not quoted

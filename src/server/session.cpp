@@ -3,6 +3,8 @@
 extern "C" {
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_extension.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/syscache.h"
@@ -10,6 +12,13 @@ extern "C" {
 
 namespace kudos::server {
 namespace {
+
+// Tables of the extension that the ledger's owner works on.
+constexpr const char *own_tables[] = {
+    "kudos_remainder_users",        "kudos_remainder_user_stats", "kudos_remainder_worker_stats",
+    "kudos_remainder_user_records", "kudos_remainder_workers",    "kudos_remainder_teams",
+    "kudos_transfer_requests",
+};
 
 void pin(const char *name, const char *value)
 {
@@ -97,22 +106,28 @@ void stop_acting(const Acting &acting)
     AtEOXact_GUC(true, acting.settings_level);
 }
 
-void grant_remainder_access(const Schema &schema)
+void grant_own_tables(const Schema &schema)
 {
     const Oid namespace_oid = get_namespace_oid(schema.extension_schema, false);
     const Oid role = schema.ledger_owner;
-    for (const TargetTable &target : schema.target) {
-        const Oid remainder = get_relname_relid(target.remainder_table, namespace_oid);
-        if (!OidIsValid(remainder))
-            ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("table %s does not exist", target.remainder),
+    for (const char *table : own_tables) {
+        const Oid relation = get_relname_relid(table, namespace_oid);
+        if (!OidIsValid(relation))
+            ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
+                            errmsg("table \"%s.%s\" does not exist", schema.extension_schema, table),
                             errhint("DROP EXTENSION kudos_projector; CREATE EXTENSION kudos_projector;")));
+        if (may_use(relation, role) && may_use_schema(namespace_oid, role))
+            continue;
+        // Two sessions must not change the same catalogue row at once; nothing else waits for this.
+        LockDatabaseObject(ExtensionRelationId, schema.extension, 0, ShareUpdateExclusiveLock);
         const char *grantee = quote_identifier(GetUserNameFromId(role, false));
         if (!may_use_schema(namespace_oid, role))
-            run_as(owner_of_relation(remainder),
+            run_as(owner_of_relation(relation),
                    psprintf("GRANT USAGE ON SCHEMA %s TO %s", quote_identifier(schema.extension_schema), grantee));
-        if (!may_use(remainder, role))
-            run_as(owner_of_relation(remainder),
-                   psprintf("GRANT SELECT, INSERT, UPDATE ON %s TO %s", target.remainder, grantee));
+        if (!may_use(relation, role))
+            run_as(owner_of_relation(relation),
+                   psprintf("GRANT SELECT, INSERT, UPDATE ON %s TO %s",
+                            quote_qualified_identifier(schema.extension_schema, table), grantee));
     }
 }
 

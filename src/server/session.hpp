@@ -32,9 +32,9 @@ template <typename Work> void as_ledger_owner(const Schema &schema, Work work)
     stop_acting(acting);
 }
 
-// Lets the ledger's owner use the extension's remainder tables, which belong to the extension's
-// owner. Called under the applier lock; does nothing when he can already.
-void grant_remainder_access(const Schema &schema);
+// Lets the ledger's owner use the extension's own tables, which belong to the extension's owner; does
+// nothing when he can already. Needs an SPI connection.
+void grant_own_tables(const Schema &schema);
 
 // Naive UTC, as all timestamps of the Horde's tables are (contract, section 1): TimestampTz counts
 // from a UTC epoch, so the same number read as timestamp is UTC.

@@ -327,9 +327,25 @@ void refuse_not_written(Batch &batch, Table table, const TargetWrite &write)
         refuse(batch, {.table = table, .cause = Cause::not_written, .key = deltas(batch, table)[write.index].key}));
 }
 
+// A float8 holds the nearest double, whose own text may be another number of cents.
+bool same_double(std::string_view stored, Cents intended)
+{
+    char stored_text[64];
+    char intended_text[cents_text_size];
+    const std::size_t size = format_cents(intended, intended_text);
+    intended_text[size] = '\0';
+    strlcpy(stored_text, pnstrdup(stored.data(), stored.size()), sizeof(stored_text));
+    return strtod(stored_text, nullptr) == strtod(intended_text, nullptr);
+}
+
 bool stored_as_intended(const Rows &rows, uint64 row, int first, const TargetTable &target, const TargetWrite &write)
 {
     for (int c = 0; c < target.columns; c++) {
+        if (target.column[c].binary) {
+            if (!same_double(rows.text(row, first + c), write.shown[c]))
+                return false;
+            continue;
+        }
         Cents stored = 0;
         if (!read_value(rows, row, first + c, target.column[c], &stored) || stored != write.shown[c])
             return false;

@@ -79,7 +79,9 @@ CREATE FUNCTION target_errors() RETURNS TABLE (target text, key text, problem te
   WITH changes AS (
     SELECT target, key, value AS amount FROM t_opening
     UNION ALL SELECT target, key, amount FROM t_outside
-    UNION ALL SELECT target, key, amount FROM t_archived),
+    UNION ALL SELECT target, key, amount FROM t_archived
+    -- users, workers and teams that the application adds begin with nothing
+    UNION ALL SELECT target, key, 0 FROM t_standing WHERE target ~ '[.]'),
   exact AS (SELECT target, key, sum(amount) AS exact FROM changes GROUP BY target, key)
   SELECT target, key,
          CASE WHEN s.key IS NULL THEN format('is missing, should be %s', trim_scale(e.exact))
@@ -139,7 +141,8 @@ CREATE VIEW t_look AS
 -- Every number that is no longer the opening one.
 CREATE VIEW t_moved AS
   SELECT target, key, trim_scale(o.value) AS opening, trim_scale(s.shown) AS shown
-    FROM t_standing s LEFT JOIN t_opening o USING (target, key) WHERE s.shown IS DISTINCT FROM round(o.value, 2);
+    FROM t_standing s LEFT JOIN t_opening o USING (target, key) WHERE s.shown IS DISTINCT FROM round(o.value, 2)
+   ORDER BY target COLLATE "C", key COLLATE "C";
 CREATE VIEW t_hold AS
   SELECT business_id, remaining_amount AS remaining, released_at IS NOT NULL AS released
     FROM kudos_reservations ORDER BY business_id;

@@ -5,6 +5,7 @@
 --   CALL model.remember_opening();     before folding: copies every table into the schema "opening"
 --   (each cycle: INSERT INTO model.cycle_log ...)
 --   CALL model.expect(batch_size);     fills model.expected
+--   CALL model.expect(batch_size, true);   the same, believing the flags of the rows about what was folded
 --   SELECT * FROM model.differences('users');      rows that only one of the two sides has
 --   SELECT * FROM model.violations();  what must hold whatever the numbers are
 --
@@ -167,27 +168,42 @@ CREATE FUNCTION model.stamp(value timestamp) RETURNS text LANGUAGE sql STABLE AS
     SELECT CASE WHEN value BETWEEN started AND clock_timestamp() AT TIME ZONE 'utc' THEN 'while folding' ELSE value::text END
       FROM model.span $$;
 
-CREATE PROCEDURE model.expect(batch integer) LANGUAGE plpgsql AS $$
+-- Where a target refuses what would leave its range, some rows wait: their flags say which, and all
+-- else follows from them. (Which cycle lifted a balance cannot be said then.)
+CREATE PROCEDURE model.expect(batch integer, by_flags boolean DEFAULT false) LANGUAGE plpgsql AS $$
 BEGIN
     TRUNCATE model.expected, model.fate, model.floor_adjustment;
     CALL model.decide_fates(batch);
-    CALL model.find_floor_adjustments(batch);
-
     CREATE TEMP TABLE folded_currency ON COMMIT DROP AS SELECT * FROM opening.kudos_ledger WHERE NOT applied;
+    IF by_flags THEN
+        DELETE FROM folded_currency WHERE id IN (SELECT id FROM public.kudos_ledger WHERE NOT applied);
+        UPDATE model.fate SET fate = NULL
+         WHERE fate = 'applied' AND id IN (SELECT id FROM public.kudos_stat_events WHERE NOT applied);
+        INSERT INTO model.floor_adjustment
+        SELECT user_id, NULL, amount FROM public.kudos_ledger WHERE id NOT IN (SELECT id FROM opening.kudos_ledger);
+    ELSE
+        CALL model.find_floor_adjustments(batch);
+    END IF;
     CREATE TEMP TABLE folded_stat ON COMMIT DROP AS
     SELECT e.* FROM opening.kudos_stat_events e JOIN model.fate f USING (id) WHERE f.fate = 'applied';
     ANALYZE folded_currency, folded_stat;
 
     INSERT INTO model.expected
-    WITH total AS (
-        SELECT u.id, model.exact(u.kudos, r.kudos)
-                       + coalesce((SELECT sum(amount) FROM folded_currency c WHERE c.user_id = u.id AND NOT escrow), 0)
-                       + coalesce((SELECT sum(amount) FROM model.floor_adjustment a WHERE a.user_id = u.id), 0) AS kudos,
-               model.exact(u.evaluating_kudos, r.evaluating_kudos)
-                       + coalesce((SELECT sum(amount) FROM folded_currency c WHERE c.user_id = u.id AND escrow), 0) AS escrow,
-               greatest(u.last_active, (SELECT max(created) FROM folded_stat e
-                                         WHERE e.user_id = u.id AND model.touches(e.detail))) AS last_active
-          FROM opening.users u LEFT JOIN opening.kudos_remainder_users r ON r.id = u.id)
+    WITH moved AS (
+        SELECT user_id, sum(amount) FILTER (WHERE NOT escrow) AS kudos, sum(amount) FILTER (WHERE escrow) AS escrow
+          FROM (SELECT user_id, escrow, amount FROM folded_currency
+                UNION ALL SELECT user_id, false, amount FROM model.floor_adjustment) part
+         GROUP BY user_id),
+    touched AS (
+        SELECT user_id, max(created) AS last_active FROM folded_stat WHERE model.touches(detail) GROUP BY user_id),
+    total AS (
+        SELECT u.id, model.exact(u.kudos, r.kudos) + coalesce(m.kudos, 0) AS kudos,
+               model.exact(u.evaluating_kudos, r.evaluating_kudos) + coalesce(m.escrow, 0) AS escrow,
+               greatest(u.last_active, t.last_active) AS last_active
+          FROM opening.users u
+          LEFT JOIN opening.kudos_remainder_users r ON r.id = u.id
+          LEFT JOIN moved m ON m.user_id = u.id
+          LEFT JOIN touched t ON t.user_id = u.id)
     SELECT 'users', u.id::text,
            to_jsonb(u) || jsonb_build_object('last_active', t.last_active,
                'kudos', model.shown(t.kudos), 'kudos_cents', model.cents(t.kudos),
@@ -270,18 +286,24 @@ BEGIN
       FROM opening.teams w JOIN total t USING (id);
 
     -- Taking at most what remains, slice by slice, ends where taking all of it at once ends, and a
-    -- released hold has nothing left to take: the slices do not matter. All pending currency rows
-    -- get applied, so every event that has one completes.
+    -- released hold has nothing left to take: the slices do not matter. An event completes when a
+    -- row of it was folded and none is left.
     INSERT INTO model.expected
     WITH debit AS (
         SELECT detail->>'reservation_id' AS business_id, -sum(amount) AS amount FROM folded_currency
          WHERE NOT escrow AND amount < 0 AND jsonb_typeof(detail) = 'object' AND jsonb_typeof(detail->'reservation_id') = 'string'
          GROUP BY 1),
+    completed AS (
+        SELECT event_id FROM folded_currency
+        EXCEPT
+        SELECT event_id FROM opening.kudos_ledger WHERE NOT applied AND id NOT IN (SELECT id FROM folded_currency)),
     hold AS (
-        SELECT r.id, CASE WHEN r.event_id IN (SELECT event_id FROM folded_currency) THEN 0
+        SELECT r.id, CASE WHEN c.event_id IS NOT NULL THEN 0
                           ELSE greatest(0, r.remaining_amount - coalesce(d.amount, 0)) END AS remaining,
-               r.event_id IN (SELECT event_id FROM folded_currency) OR d.amount IS NOT NULL AS met
-          FROM opening.kudos_reservations r LEFT JOIN debit d USING (business_id)
+               c.event_id IS NOT NULL OR d.amount IS NOT NULL AS met
+          FROM opening.kudos_reservations r
+          LEFT JOIN debit d USING (business_id)
+          LEFT JOIN completed c ON c.event_id = r.event_id
          WHERE r.released_at IS NULL)
     SELECT 'kudos_reservations', r.id::text, to_jsonb(r) || jsonb_build_object(
                'remaining_amount', coalesce(h.remaining, r.remaining_amount),
@@ -290,7 +312,9 @@ BEGIN
 
     -- the archive: flags only
     INSERT INTO model.expected
-    SELECT 'kudos_ledger', id::text, to_jsonb(l) || '{"applied": true}' FROM opening.kudos_ledger l;
+    SELECT 'kudos_ledger', l.id::text,
+           to_jsonb(l) || jsonb_build_object('applied', l.applied OR l.id IN (SELECT id FROM folded_currency))
+      FROM opening.kudos_ledger l;
     INSERT INTO model.expected
     SELECT 'kudos_stat_events', e.id::text,
            to_jsonb(e) || CASE WHEN f.fate = 'applied' THEN '{"applied": true}'
@@ -372,6 +396,15 @@ $$;
 
 -- What holds after any fold, said without the model's numbers.
 CREATE FUNCTION model.violations() RETURNS TABLE (rule text, example text) LANGUAGE sql STABLE AS $$
+    WITH created AS MATERIALIZED (
+        SELECT * FROM public.kudos_ledger WHERE id NOT IN (SELECT id FROM opening.kudos_ledger)),
+    -- what became applied, and what was applied from its birth
+    moved AS MATERIALIZED (
+        SELECT user_id, sum(amount) AS amount FROM (
+            SELECT user_id, amount FROM public.kudos_ledger WHERE applied AND NOT escrow
+            UNION ALL
+            SELECT user_id, -amount FROM opening.kudos_ledger WHERE applied AND NOT escrow) part
+         GROUP BY user_id)
     SELECT 'a stat row is both applied and quarantined', id::text FROM public.kudos_stat_events WHERE applied AND quarantined
     UNION ALL
     SELECT 'a quarantined stat row has no reason or time', id::text FROM public.kudos_stat_events
@@ -386,11 +419,8 @@ CREATE FUNCTION model.violations() RETURNS TABLE (rule text, example text) LANGU
       LEFT JOIN public.kudos_remainder_users r USING (id)
       JOIN opening.users o USING (id)
       LEFT JOIN opening.kudos_remainder_users s USING (id)
-     WHERE model.exact(u.kudos, r.kudos) - model.exact(o.kudos, s.kudos) <>
-           (SELECT coalesce(sum(amount), 0) FROM public.kudos_ledger l
-             WHERE l.user_id = u.id AND l.applied AND NOT l.escrow)
-         - (SELECT coalesce(sum(amount), 0) FROM opening.kudos_ledger l
-             WHERE l.user_id = u.id AND l.applied AND NOT l.escrow)
+      LEFT JOIN moved m ON m.user_id = u.id
+     WHERE model.exact(u.kudos, r.kudos) - model.exact(o.kudos, s.kudos) <> coalesce(m.amount, 0)
     UNION ALL
     SELECT 'a balance with a folded row is below its floor', u.id::text
       FROM public.users u LEFT JOIN public.kudos_remainder_users r USING (id)
@@ -398,10 +428,9 @@ CREATE FUNCTION model.violations() RETURNS TABLE (rule text, example text) LANGU
        AND u.id IN (SELECT user_id FROM opening.kudos_ledger WHERE NOT applied AND NOT escrow)
     UNION ALL
     SELECT 'a floor adjustment shares its event', l.id::text
-      FROM public.kudos_ledger l
-     WHERE l.id NOT IN (SELECT id FROM opening.kudos_ledger)
-       AND (EXISTS (SELECT FROM public.kudos_ledger o WHERE o.event_id = l.event_id AND o.id <> l.id)
-            OR EXISTS (SELECT FROM public.kudos_stat_events o WHERE o.event_id = l.event_id))
+      FROM created l
+     WHERE l.event_id IN (SELECT event_id FROM public.kudos_ledger GROUP BY event_id HAVING count(*) > 1)
+        OR l.event_id IN (SELECT event_id FROM public.kudos_stat_events)
     UNION ALL
     SELECT 'a counter row changed its identity', format('user_stats %s', id) FROM opening.user_stats o
      WHERE NOT EXISTS (SELECT FROM public.user_stats s WHERE (s.id, s.user_id, s.action) = (o.id, o.user_id, o.action))
@@ -447,9 +476,8 @@ CREATE FUNCTION model.violations() RETURNS TABLE (rule text, example text) LANGU
     UNION ALL
     SELECT 'a cycle reports another number of floor adjustments', format('cycle %s: %s', cycle, floor_adjustments)
       FROM model.cycle_log c
-     WHERE floor_adjustments <> (SELECT count(*) FROM public.kudos_ledger l
-                                  WHERE l.id NOT IN (SELECT id FROM opening.kudos_ledger)
-                                    AND l.id <= c.last_currency_id
+     WHERE floor_adjustments <> (SELECT count(*) FROM created l
+                                  WHERE l.id <= c.last_currency_id
                                     AND l.id > coalesce((SELECT last_currency_id FROM model.cycle_log p WHERE p.cycle = c.cycle - 1), 0))
 $$;
 

@@ -31,15 +31,15 @@ SELECT v FROM unnest(ARRAY[
   'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', '{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a12}', 'a0eebc999c0b4ef8bb6d6bb9bd380a13',
   'urn:uuid:a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a14', 'uuid:a0eebc999c0b4ef8bb6d6bb9bd380a15', 'urn:a0eebc999c0b4ef8bb6d6bb9bd380a16',
   '{{a0eebc999c0b4ef8bb6d6bb9bd380a17}', '}a0eebc999c0b4ef8bb6d6bb9bd380a18{', '-a0ee-bc99-9c0b-4ef8--bb6d-6bb9bd380a19-',
-  'a0eebc99urn:9c0b4ef8bb6d6bb9bd380a1a', '0xeebc999c0b4ef8bb6d6bb9bd380a1b00', '+0eebc999c0b4ef8bb6d6bb9bd380a1c',
-  'a0eebc99_9c0b4ef8bb6d6bb9bd380a1d', ' 0eebc999c0b4ef8bb6d6bb9bd380a1 ', U&'\FF10\0661eebc999c0b4ef8bb6d6bb9bd380a1f',
+  'a0eebc99urn:9c0b4ef8bb6d6bb9bd380a1a', '0xeebc999c0b4ef8bb6d6bb9bd380a1b', '+0eebc999c0b4ef8bb6d6bb9bd380a1c',
+  'a0eebc99_c0b4ef8bb6d6bb9bd380a1d', '0X_ebc999c0b4ef8bb6d6bb9bd380a1e', '+0xebc999c0b4ef8bb6d6bb9bd380a2a', ' 0eebc999c0b4ef8bb6d6bb9bd380a1 ', U&'\FF10\0661eebc999c0b4ef8bb6d6bb9bd380a1f',
   U&'\00A00eebc999c0b4ef8bb6d6bb9bd380a2\2003', '00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff',
   -- not read as one
   'URN:UUID:a0eebc999c0b4ef8bb6d6bb9bd380a20', '(a0eebc999c0b4ef8bb6d6bb9bd380a21)', ' a0eebc999c0b4ef8bb6d6bb9bd380a22',
   'a0eebc999c0b4ef8bb6d6bb9bd380a2', 'a0eebc999c0b4ef8bb6d6bb9bd380a244', 'g0eebc999c0b4ef8bb6d6bb9bd380a25',
-  'a0eebc99__c0b4ef8bb6d6bb9bd380a26', '_0eebc999c0b4ef8bb6d6bb9bd380a27', 'a0eebc999c0b4ef8bb6d6bb9bd380a2_',
-  '0oeebc999c0b4ef8bb6d6bb9bd380a29', U&'a0eebc99\20109c0b4ef8bb6d6bb9bd380a30', '-{a0eebc999c0b4ef8bb6d6bb9bd380a31}',
-  'g_a0eebc999c0b4ef8bb6d6bb9bd380a3', '0x0xbc999c0b4ef8bb6d6bb9bd380a3333']) v;
+  'a0eebc99__0b4ef8bb6d6bb9bd380a26', '_0eebc999c0b4ef8bb6d6bb9bd380a27', 'a0eebc999c0b4ef8bb6d6bb9bd380a2_',
+  '0oeebc999c0b4ef8bb6d6bb9bd380a29', U&'a0eebc99\2010c0b4ef8bb6d6bb9bd380a30', '-{a0eebc999c0b4ef8bb6d6bb9bd380a31}',
+  'g_a0eebc999c0b4ef8bb6d6bb9bd380a3', '0x0xbc999c0b4ef8bb6d6bb9bd380a33']) v;
 
 INSERT INTO users (id, username, oauth_id, api_key, client_id, created, last_active, kudos, monthly_kudos,
                    evaluating_kudos, usage_multiplier, worker_invited, public_workers, concurrency)

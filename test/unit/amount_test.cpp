@@ -158,9 +158,10 @@ TEST(ParseCents, TellsNaNAndTheInfinitiesFromNonsense)
 
 TEST(ParseCents, RefusesWhatIsNoNumber)
 {
-    for (const std::string_view text : {"", " ", "-", "+", ".", "-.", "e", "e5", ".e5", "1e", "1e+", "1e-", "1e1.5", "1.2.3", "1 ",
-                                        " 1", "--1", "+-1", "1,5", "1_000", "0x10", "1e5e5", "twelve", "12abc", "NaN1", "Inf",
-                                        "infinit", "１"})
+    for (const std::string_view text :
+         {"",     " ",     "-",      "+",     ".",    "-.",  "e",       "e5",  ".e5", "1e",
+          "1e+",  "1e-",   "1e1.5",  "1.2.3", "1 ",   " 1",  "--1",     "+-1", "1,5", "1_000",
+          "0x10", "1e5e5", "twelve", "12abc", "NaN1", "Inf", "infinit", "１"})
         EXPECT_EQ(read(text), malformed) << '"' << text << '"';
     EXPECT_EQ(read(std::string_view("1\0", 2)), malformed);
     EXPECT_EQ(read(std::string_view()), malformed);
@@ -267,7 +268,8 @@ TEST(ParseCents, AgreesWithWritingTheNumberOutInLongHand)
         if (random.one_in(2))
             text += "." + digits(random, random.one_in(4) ? 40 : 4);
         if (random.one_in(2))
-            text += random.pick(std::vector<std::string>{"e", "e+", "e-", "E"}) + std::to_string(random.below(random.one_in(4) ? 400 : 8));
+            text += random.pick(std::vector<std::string>{"e", "e+", "e-", "E"}) +
+                    std::to_string(random.below(random.one_in(4) ? 400 : 8));
         EXPECT_EQ(read(text), read_long_hand(text)) << text;
     }
 }

@@ -86,14 +86,14 @@ TEST(Pseudonymous, CountsWhiteSpaceInsideThe32AsIntStripsIt)
 // str.strip() takes the four separators, int() does not: it looks for C white space in what is ASCII.
 TEST(Pseudonymous, DoesNotCountTheAsciiSeparatorsAsWhiteSpace)
 {
-    expect_registered({"\x1c" + hex31, hex31 + "\x1d", "\x1e" + hex31, hex31 + "\x1f",
-                       "\x1c" + utf8(0xA0) + hex30, utf8(0xFF11) + hex30 + "\x1f"});
+    expect_registered({"\x1c" + hex31, hex31 + "\x1d", "\x1e" + hex31, hex31 + "\x1f", "\x1c" + utf8(0xA0) + hex30,
+                       utf8(0xFF11) + hex30 + "\x1f"});
 }
 
 TEST(Pseudonymous, TakesASignAndAHexPrefixAsIntDoes)
 {
-    expect_pseudonymous({"+" + hex31, "0x" + hex30, "0X" + hex30, "+0x" + hex.substr(0, 29),
-                         "0x_" + hex.substr(0, 29), " +0X_" + hex.substr(0, 27)});
+    expect_pseudonymous({"+" + hex31, "0x" + hex30, "0X" + hex30, "+0x" + hex.substr(0, 29), "0x_" + hex.substr(0, 29),
+                         " +0X_" + hex.substr(0, 27)});
     expect_registered({"++" + hex30, "x" + hex31, "00x" + hex.substr(0, 29), "0o" + hex30, "0b1x" + hex.substr(0, 28),
                        "0x+" + hex.substr(0, 29), "0x__" + hex.substr(0, 28), std::string(30, ' ') + "0x",
                        std::string(31, ' ') + "+"});
@@ -108,8 +108,8 @@ TEST(Pseudonymous, TakesAHexPrefixWithAnyDecimalZero)
 TEST(Pseudonymous, TakesSingleUnderscoresBetweenDigits)
 {
     expect_pseudonymous({"0_123456789abcdef0123456789abcde", "0_1_2_3_4_5_6_7_8_9_a_b_c_d_e_ff"});
-    expect_registered({"_" + hex31, hex31 + "_", "0__123456789abcdef0123456789abcd", "+_" + hex30,
-                       std::string(32, '_'), "0_ " + hex.substr(0, 29)});
+    expect_registered({"_" + hex31, hex31 + "_", "0__123456789abcdef0123456789abcd", "+_" + hex30, std::string(32, '_'),
+                       "0_ " + hex.substr(0, 29)});
 }
 
 TEST(Pseudonymous, TakesTheDecimalDigitsOfEveryScript)
@@ -132,10 +132,11 @@ TEST(Pseudonymous, RefusesWhatOnlyLooksLikeADigit)
 
 TEST(Pseudonymous, RefusesOtherLengthsAndSpellings)
 {
-    expect_registered({"", "{}", "-", "urn:uuid:", hex31, hex + "0", hex31 + "g", "<wiped>", "anon",
-                       "URN:UUID:" + hex, "Uuid:" + hex, "urn-uuid:" + hex, "-{" + hex + "}", "(" + hex + ")",
-                       "0123456789abcdef{}0123456789abcdef", "6ba7b810" + utf8(0x2010) + "9dad" + utf8(0x2010) +
-                       "11d1" + utf8(0x2010) + "80b4" + utf8(0x2010) + "00c04fd430c8",
+    expect_registered({"", "{}", "-", "urn:uuid:", hex31, hex + "0", hex31 + "g", "<wiped>", "anon", "URN:UUID:" + hex,
+                       "Uuid:" + hex, "urn-uuid:" + hex, "-{" + hex + "}", "(" + hex + ")",
+                       "0123456789abcdef{}0123456789abcdef",
+                       "6ba7b810" + utf8(0x2010) + "9dad" + utf8(0x2010) + "11d1" + utf8(0x2010) + "80b4" +
+                           utf8(0x2010) + "00c04fd430c8",
                        "\"" + hex + "\"", "g_118411223344556677889", "d_123456789012345678"});
 }
 
@@ -170,8 +171,7 @@ TEST(Floor, IsTheSameThroughTheDoorOfTheServerLayer)
 // uuid.UUID() on ASCII, in other words than those of core.
 bool reads_as_uuid(std::string text)
 {
-    static const test::Pattern integer(
-        "[ \t\n\v\f\r]*[+]?(0[xX]_?)?[0-9a-fA-F](_?[0-9a-fA-F])*[ \t\n\v\f\r]*");
+    static const test::Pattern integer("[ \t\n\v\f\r]*[+]?(0[xX]_?)?[0-9a-fA-F](_?[0-9a-fA-F])*[ \t\n\v\f\r]*");
     const auto remove_each = [&](std::string_view part) {
         for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at))
             text.erase(at, part.size());
@@ -187,7 +187,8 @@ bool reads_as_uuid(std::string text)
 // Breaks a uuid in a few places, mostly so that its length stays right.
 std::string mutated(test::Random &random, bool ascii)
 {
-    static constexpr std::string_view pieces[] = {"-", "{", "}", "urn:", "uuid:", " ", "_", "+", "0x", "0X", "\t", "g", "u"};
+    static constexpr std::string_view pieces[] = {"-", "{",  "}",  "urn:", "uuid:", " ", "_",
+                                                  "+", "0x", "0X", "\t",   "g",     "u"};
     std::string text;
     for (int i = 0; i < 32; i++)
         text += random.pick(std::string_view("0123456789abcdefABCDEF"));

@@ -37,7 +37,8 @@ TEST(Targets, OfUserKudosIsTheUsersStatistic)
 
 TEST(Targets, OfWorkerKudosAreStatisticWorkerAndTheTeamOnTheRow)
 {
-    EXPECT_EQ(targets_of(worker_kudos(1, 5, "image", 5)), (Names{"worker_stats #5 image column 0", "workers #5 column 0"}));
+    EXPECT_EQ(targets_of(worker_kudos(1, 5, "image", 5)),
+              (Names{"worker_stats #5 image column 0", "workers #5 column 0"}));
     EXPECT_EQ(targets_of(in_team(worker_kudos(1, 5, "image", 5), 9)),
               (Names{"worker_stats #5 image column 0", "workers #5 column 0", "teams #9 column 0"}));
 }
@@ -67,8 +68,9 @@ TEST(Targets, IncludeTheTouchOfAnyUserRow)
               (Names{"users 3 column 2", "user_stats 3 image column 0"}));
     EXPECT_EQ(targets_of(touching(user_record(1, 3, "REQUEST", "image", "count", 5), 77)),
               (Names{"users 3 column 2", "user_records 3 REQUEST image column 0"}));
-    EXPECT_EQ(targets_of(in_team(of_user(touching(worker_kudos(1, 5, "image", 5), 77), 3), 9)),
-              (Names{"users 3 column 2", "worker_stats #5 image column 0", "workers #5 column 0", "teams #9 column 0"}));
+    EXPECT_EQ(
+        targets_of(in_team(of_user(touching(worker_kudos(1, 5, "image", 5), 77), 3), 9)),
+        (Names{"users 3 column 2", "worker_stats #5 image column 0", "workers #5 column 0", "teams #9 column 0"}));
 }
 
 TEST(Targets, OfARowWithoutUserHaveNoTouch)
@@ -78,7 +80,8 @@ TEST(Targets, OfARowWithoutUserHaveNoTouch)
 
 TEST(Targets, FollowTheRecordWhereItContradictsTheEntryType)
 {
-    EXPECT_EQ(targets_of(user_record(1, 3, "REQUEST", "user_kudos", "kudos", 5)), (Names{"user_stats 3 REQUEST column 0"}));
+    EXPECT_EQ(targets_of(user_record(1, 3, "REQUEST", "user_kudos", "kudos", 5)),
+              (Names{"user_stats 3 REQUEST column 0"}));
     EXPECT_EQ(targets_of(with_record(contributions(1, 5, 5), "worker_kudos")),
               (Names{"worker_stats #5 contributions column 0", "workers #5 column 0"}));
     EXPECT_EQ(targets_of(with_record(contributions(1, 5, 5), "image")), (Names{"workers #5 column 1"}));
@@ -112,9 +115,9 @@ TEST(Fold, RemembersThatAZeroSumWasFed)
 
 TEST(Fold, SumsEachTargetOnceAndInKeyOrder)
 {
-    const Fold folded =
-        fold_rows({}, {user_kudos(1, 9, "text", 1_kudos), user_kudos(2, 3, "text", 2_kudos), user_kudos(3, 9, "image", 4_kudos),
-                       user_kudos(4, 9, "text", 8_kudos), user_kudos(5, -1, "text", 16_kudos)});
+    const Fold folded = fold_rows({}, {user_kudos(1, 9, "text", 1_kudos), user_kudos(2, 3, "text", 2_kudos),
+                                       user_kudos(3, 9, "image", 4_kudos), user_kudos(4, 9, "text", 8_kudos),
+                                       user_kudos(5, -1, "text", 16_kudos)});
     EXPECT_EQ(folded.of(Table::user_stats),
               (Deltas{{.key = {.user = -1, .action = "text"}, .delta = {16_kudos}, .fed = {true}},
                       {.key = {.user = 3, .action = "text"}, .delta = {2_kudos}, .fed = {true}},
@@ -140,8 +143,10 @@ TEST(Fold, OrdersUuidsByTheirBytes)
 
 TEST(Fold, KeepsKeysApartThatDifferInCaseOrBlanks)
 {
-    EXPECT_EQ(fold_rows({}, {user_record(1, 3, "USAGE", "a", "things", 1_kudos), user_record(2, 3, "USAGE", "a ", "things", 2_kudos),
-                             user_record(3, 3, "USAGE", "A", "things", 4_kudos), user_record(4, 3, "STYLE", "a", "count", 8_kudos),
+    EXPECT_EQ(fold_rows({}, {user_record(1, 3, "USAGE", "a", "things", 1_kudos),
+                             user_record(2, 3, "USAGE", "a ", "things", 2_kudos),
+                             user_record(3, 3, "USAGE", "A", "things", 4_kudos),
+                             user_record(4, 3, "STYLE", "a", "count", 8_kudos),
                              user_record(5, 3, "USAGE", "", "things", 16_kudos)})
                   .of(Table::user_records),
               (Deltas{{.key = {.user = 3, .action = "STYLE", .record = "a"}, .delta = {8_kudos}, .fed = {true}},
@@ -153,7 +158,8 @@ TEST(Fold, KeepsKeysApartThatDifferInCaseOrBlanks)
 
 TEST(Fold, KeepsTheLatestTouchWhateverTheOrder)
 {
-    EXPECT_EQ(fold_rows({}, {activity(1, 3, 50), activity(2, 3, 90), activity(3, 3, 70), activity(4, 4, -5)}).of(Table::users),
+    EXPECT_EQ(fold_rows({}, {activity(1, 3, 50), activity(2, 3, 90), activity(3, 3, 70), activity(4, 4, -5)})
+                  .of(Table::users),
               (Deltas{user_activity(3, 90), user_activity(4, -5)}));
 }
 
@@ -167,9 +173,10 @@ TEST(Fold, KeepsATouchBesideTheAmountsOfTheUser)
 
 TEST(Fold, CreditsTheTeamOnTheRowNotOneTeamAWorker)
 {
-    const Fold folded = fold_rows({}, {in_team(worker_kudos(1, 5, "image", 1_kudos), 9),
-                                       in_team(worker_kudos(2, 5, "image", 2_kudos), 8), worker_kudos(3, 5, "text", 4_kudos),
-                                       in_team(contributions(4, 5, 8_kudos), 9), in_team(fulfilments(5, 6, 1_kudos), 9)});
+    const Fold folded =
+        fold_rows({}, {in_team(worker_kudos(1, 5, "image", 1_kudos), 9),
+                       in_team(worker_kudos(2, 5, "image", 2_kudos), 8), worker_kudos(3, 5, "text", 4_kudos),
+                       in_team(contributions(4, 5, 8_kudos), 9), in_team(fulfilments(5, 6, 1_kudos), 9)});
     EXPECT_EQ(folded.of(Table::teams),
               (Deltas{{.key = {.uuid = uuid(8)}, .delta = {2_kudos}, .fed = {true}},
                       {.key = {.uuid = uuid(9)}, .delta = {1_kudos, 8_kudos, 1_kudos}, .fed = {true, true, true}}}));

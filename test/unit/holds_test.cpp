@@ -19,7 +19,8 @@ HoldState hold(unsigned id, std::string_view business_id, Cents remaining)
 
 HoldState hold_of_event(unsigned id, std::string_view business_id, Cents remaining, unsigned event)
 {
-    return {.id = uuid(id), .event = uuid(event), .business_id = business_id, .remaining = remaining, .has_event = true};
+    return {
+        .id = uuid(id), .event = uuid(event), .business_id = business_id, .remaining = remaining, .has_event = true};
 }
 
 std::vector<Uuid> uuids(std::initializer_list<unsigned> numbers)
@@ -134,9 +135,8 @@ TEST(SettleHolds, WritesInTheOrderInWhichTheHoldsWereLocked)
 {
     const std::vector<HoldState> holds = {hold(1, "z", 50_kudos), hold(2, "m", 50_kudos), hold(3, "a", 50_kudos)};
     const std::vector<Consumption> taken = {{"a", 1_kudos}, {"m", 2_kudos}, {"z", 3_kudos}};
-    EXPECT_EQ(settle_holds(holds, taken, {}, {}), (Writes{{uuid(1), 47_kudos, false},
-                                                          {uuid(2), 48_kudos, false},
-                                                          {uuid(3), 49_kudos, false}}));
+    EXPECT_EQ(settle_holds(holds, taken, {}, {}),
+              (Writes{{uuid(1), 47_kudos, false}, {uuid(2), 48_kudos, false}, {uuid(3), 49_kudos, false}}));
 }
 
 } // namespace

@@ -375,7 +375,8 @@ class OpenBatch {
   public:
     OpenBatch(std::vector<CurrencyPosting> currency_rows, std::vector<StatPosting> stat_rows,
               std::vector<Withheld> withheld = {})
-        : currency(std::move(currency_rows)), stats(std::move(stat_rows))
+        : currency(std::move(currency_rows)),
+          stats(std::move(stat_rows))
     {
         expect_ok(open_batch(currency, stats, withheld, &batch));
     }
@@ -396,10 +397,7 @@ class OpenBatch {
         validate();
         fold();
     }
-    void settle(Table table, const std::vector<TargetState> &states)
-    {
-        settle(table, columns_of(table), states);
-    }
+    void settle(Table table, const std::vector<TargetState> &states) { settle(table, columns_of(table), states); }
     void settle(Table table, const std::vector<ColumnType> &types, const std::vector<TargetState> &states)
     {
         ASSERT_EQ(deltas(*batch, table).size(), states.size());
@@ -510,8 +508,8 @@ inline void PrintTo(const TargetWrite &write, std::ostream *out)
 
 inline void PrintTo(const Settled &settled, std::ostream *out)
 {
-    *out << "{" << (settled.fits ? "fits" : "does not fit") << ", shown " << test::show(settled.shown)
-         << ", remainder " << test::show(settled.remainder) << "}";
+    *out << "{" << (settled.fits ? "fits" : "does not fit") << ", shown " << test::show(settled.shown) << ", remainder "
+         << test::show(settled.remainder) << "}";
 }
 
 inline void PrintTo(const Withheld &held, std::ostream *out)

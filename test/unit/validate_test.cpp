@@ -98,9 +98,9 @@ TEST(Validate, MeasuresLengthsInCharacters)
 
 TEST(Validate, MeasuresRowsOfEveryRule)
 {
-    for (const StatPosting &row : {user_kudos(1, 1, "a", 5), worker_kudos(2, 5, "a", 5),
-                                   user_record(3, 1, "REQUEST", "image", "count", 5), contributions(4, 5, 5),
-                                   activity(5, 1, 1), with_action(stat(6, "TRANSFER", "kudos", 1), "a")}) {
+    for (const StatPosting &row :
+         {user_kudos(1, 1, "a", 5), worker_kudos(2, 5, "a", 5), user_record(3, 1, "REQUEST", "image", "count", 5),
+          contributions(4, 5, 5), activity(5, 1, 1), with_action(stat(6, "TRANSFER", "kudos", 1), "a")}) {
         EXPECT_EQ(reason_of(with_action(row, twenty + "x")), Reason::stat_action_too_long) << row.id;
         EXPECT_EQ(reason_of(with_record(row, thirty + "x")), Reason::record_too_long) << row.id;
     }
@@ -108,14 +108,14 @@ TEST(Validate, MeasuresRowsOfEveryRule)
 
 TEST(Validate, TakesTheWidthOfTheTableThatTheRowFeeds)
 {
-    const ProjectionLimits limits{.record_types = record_types, .user_action = 5, .worker_action = 7, .record = 10};
+    const ProjectionLimits limits{.record_types = record_types, .user_action = 5, .worker_action = 7, .record = 12};
     const auto with_limits = [&](const StatPosting &row) { return validate(row, existing_users, limits); };
     EXPECT_EQ(with_limits(user_kudos(1, 1, "abcde", 5)), Reason::none);
     EXPECT_EQ(with_limits(user_kudos(1, 1, "abcdef", 5)), Reason::stat_action_too_long);
     EXPECT_EQ(with_limits(worker_kudos(1, 5, "abcdefg", 5)), Reason::none);
     EXPECT_EQ(with_limits(worker_kudos(1, 5, "abcdefgh", 5)), Reason::stat_action_too_long);
-    EXPECT_EQ(with_limits(user_record(1, 1, "STYLE", "abcdefghij", "count", 5)), Reason::none);
-    EXPECT_EQ(with_limits(user_record(1, 1, "STYLE", "abcdefghijk", "count", 5)), Reason::record_too_long);
+    EXPECT_EQ(with_limits(user_record(1, 1, "STYLE", "abcdefghijkl", "count", 5)), Reason::none);
+    EXPECT_EQ(with_limits(user_record(1, 1, "STYLE", "abcdefghijklm", "count", 5)), Reason::record_too_long);
 }
 
 TEST(Validate, RefusesUserKudosWithoutUserActionOrItsUnit)
@@ -235,10 +235,10 @@ TEST(ReasonText, SpellsEveryReasonAsTheArchiveHoldsIt)
           Reason::invalid_stat_record_unit, Reason::invalid_stat_contribution, Reason::invalid_stat_activity,
           Reason::unknown_projection})
         texts.push_back(reason_text(reason));
-    EXPECT_EQ(texts, (std::vector<std::string_view>{
-                         "", "missing_user", "stat_action_too_long", "record_too_long", "invalid_user_kudos",
-                         "invalid_worker_kudos", "invalid_stat_record", "invalid_stat_record_unit",
-                         "invalid_stat_contribution", "invalid_stat_activity", "unknown_projection"}));
+    EXPECT_EQ(texts, (std::vector<std::string_view>{"", "missing_user", "stat_action_too_long", "record_too_long",
+                                                    "invalid_user_kudos", "invalid_worker_kudos", "invalid_stat_record",
+                                                    "invalid_stat_record_unit", "invalid_stat_contribution",
+                                                    "invalid_stat_activity", "unknown_projection"}));
 }
 
 } // namespace

@@ -1,0 +1,120 @@
+-- The public surface: what exists, with which signature, and who may use it.
+BEGIN;
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS pgtap;
+DROP EXTENSION IF EXISTS kudos_projector CASCADE;
+CREATE EXTENSION kudos_projector SCHEMA public;
+SET search_path = public;
+CREATE ROLE regress_kudos_nobody;
+CREATE ROLE regress_kudos_watcher IN ROLE pg_monitor;
+
+-- What a role gets when it runs a command: ok, or the SQLSTATE.
+CREATE FUNCTION outcome(role name, command text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM set_config('role', role, true);
+  EXECUTE command;
+  PERFORM set_config('role', 'none', true);
+  RETURN 'ok';
+EXCEPTION WHEN OTHERS THEN
+  RETURN SQLSTATE;
+END $$;
+
+SELECT no_plan();
+
+-- Functions
+SELECT has_extension('kudos_projector');
+SELECT has_function('public', 'kudos_fold_now', ARRAY['integer', 'integer']);
+SELECT function_returns('public', 'kudos_fold_now', ARRAY['integer', 'integer'], 'record');
+SELECT volatility_is('public', 'kudos_fold_now', ARRAY['integer', 'integer'], 'volatile');
+SELECT function_lang_is('public', 'kudos_fold_now', ARRAY['integer', 'integer'], 'c');
+SELECT isnt_strict('public', 'kudos_fold_now', ARRAY['integer', 'integer']);
+SELECT isnt_definer('public', 'kudos_fold_now', ARRAY['integer', 'integer']);
+SELECT is_procedure('public', 'kudos_catch_up', ARRAY['integer']);
+SELECT isnt_definer('public', 'kudos_catch_up', ARRAY['integer']);
+SELECT has_function('public', 'kudos_health', '{}'::name[]);
+SELECT function_returns('public', 'kudos_health', '{}'::name[], 'record');
+SELECT volatility_is('public', 'kudos_health', '{}'::name[], 'volatile');
+SELECT isnt_definer('public', 'kudos_health', '{}'::name[]);
+SELECT has_function('public', 'kudos_projector_stats_rows', '{}'::name[]);
+SELECT function_returns('public', 'kudos_projector_stats_rows', '{}'::name[], 'setof record');
+SELECT is(proparallel, 'u', proname || ' runs in the leader only')
+  FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname IN ('kudos_fold_now', 'kudos_health', 'kudos_projector_stats_rows');
+
+CREATE FUNCTION outputs(of regprocedure) RETURNS text[] LANGUAGE sql AS $$
+  SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY o) FROM pg_proc p,
+    unnest(p.proargnames, p.proargmodes, p.proallargtypes) WITH ORDINALITY a(n, m, t, o) WHERE p.oid = $1 AND m = 'o' $$;
+SELECT is(outputs('kudos_fold_now(int, int)'), ARRAY['lock_acquired boolean', 'cycles integer', 'currency_rows bigint',
+  'stat_rows bigint', 'quarantined_rows bigint', 'floor_adjustments bigint', 'promoted_users bigint', 'drained_users bigint',
+  'settled boolean', 'elapsed_ms double precision'], 'result of kudos_fold_now()');
+SELECT is((outputs('kudos_health()'))[1:13], ARRAY['mode text', 'pending_rows bigint', 'ledger_pending_rows bigint',
+  'stat_pending_rows bigint', 'oldest_pending_seconds double precision', 'oldest_ledger_pending_seconds double precision',
+  'oldest_stat_pending_seconds double precision', 'quarantined_rows bigint', 'oldest_quarantined_seconds double precision',
+  'newest_quarantined_seconds double precision', 'heartbeat_seconds double precision', 'active_reservations bigint',
+  'oldest_reservation_seconds double precision'], 'queue columns of kudos_health()');
+SELECT is((outputs('kudos_health()'))[14:], ARRAY['problem text', 'worker_state text', 'worker_pid integer',
+  'last_tick_seconds double precision', 'last_fold_seconds double precision', 'consecutive_errors integer', 'last_error text',
+  'last_error_code text', 'last_error_seconds double precision', 'stuck_target_count integer', 'stuck_targets text[]'],
+  'worker columns of kudos_health()');
+SELECT is((SELECT proargnames[1:2] || (pronargdefaults::text) FROM pg_proc WHERE oid = 'kudos_fold_now(int, int)'::regprocedure),
+  ARRAY['batch_size', 'max_cycles', '2'], 'both arguments of kudos_fold_now() have names and defaults');
+
+-- The view
+SELECT has_view('public', 'kudos_projector_stats', 'view of the workers');
+SELECT columns_are('public', 'kudos_projector_stats', ARRAY['database', 'pid', 'state', 'reason', 'started_at', 'ticks', 'cycles',
+  'currency_rows', 'stat_rows', 'quarantined_rows', 'floor_adjustments', 'lock_waits', 'errors', 'last_tick_at', 'last_fold_at',
+  'last_error_at', 'last_error', 'claim_ms', 'validate_ms', 'mark_ms', 'users_ms', 'stats_ms', 'holds_ms', 'workers_ms']);
+
+-- Own tables
+SELECT has_table('public', t, t || ' exists') FROM unnest(ARRAY['kudos_remainder_users', 'kudos_remainder_user_stats',
+  'kudos_remainder_worker_stats', 'kudos_remainder_user_records', 'kudos_remainder_workers', 'kudos_remainder_teams']::name[]) t;
+SELECT col_is_pk('public', 'kudos_remainder_users', ARRAY['id'], 'key of kudos_remainder_users');
+SELECT col_is_pk('public', 'kudos_remainder_user_stats', ARRAY['user_id', 'action'], 'key of kudos_remainder_user_stats');
+SELECT col_is_pk('public', 'kudos_remainder_worker_stats', ARRAY['worker_id', 'action'], 'key of kudos_remainder_worker_stats');
+SELECT col_is_pk('public', 'kudos_remainder_user_records', ARRAY['user_id', 'record_type', 'record'], 'key of kudos_remainder_user_records');
+SELECT col_is_pk('public', 'kudos_remainder_workers', ARRAY['id'], 'key of kudos_remainder_workers');
+SELECT col_is_pk('public', 'kudos_remainder_teams', ARRAY['id'], 'key of kudos_remainder_teams');
+
+-- Comments on everything
+SELECT is_empty($$ SELECT pg_describe_object(classid, objid, 0) FROM pg_depend d WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
+  AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'kudos_projector') AND classid <> 'pg_type'::regclass
+  AND obj_description(objid, classid::regclass::name) IS NULL $$, 'everything has a comment');
+
+-- Privileges
+SELECT function_privs_are('public', 'kudos_fold_now', ARRAY['integer', 'integer'], 'regress_kudos_nobody', '{}'::name[]);
+SELECT function_privs_are('public', 'kudos_fold_now', ARRAY['integer', 'integer'], 'pg_monitor', '{}'::name[]);
+SELECT function_privs_are('public', 'kudos_catch_up', ARRAY['integer'], 'regress_kudos_nobody', '{}'::name[]);
+SELECT function_privs_are('public', 'kudos_catch_up', ARRAY['integer'], 'pg_monitor', '{}'::name[]);
+SELECT function_privs_are('public', 'kudos_health', '{}'::name[], 'regress_kudos_nobody', '{}'::name[]);
+SELECT function_privs_are('public', 'kudos_health', '{}'::name[], 'pg_monitor', ARRAY['EXECUTE']);
+SELECT function_privs_are('public', 'kudos_projector_stats_rows', '{}'::name[], 'regress_kudos_nobody', '{}'::name[]);
+SELECT function_privs_are('public', 'kudos_projector_stats_rows', '{}'::name[], 'pg_monitor', ARRAY['EXECUTE']);
+SELECT table_privs_are('public', 'kudos_projector_stats', 'regress_kudos_nobody', '{}'::name[]);
+SELECT table_privs_are('public', 'kudos_projector_stats', 'pg_monitor', ARRAY['SELECT']);
+SELECT table_privs_are('public', t, r, '{}'::name[]) FROM unnest(ARRAY['kudos_remainder_users', 'kudos_remainder_user_stats',
+  'kudos_remainder_worker_stats', 'kudos_remainder_user_records', 'kudos_remainder_workers', 'kudos_remainder_teams']::name[]) t,
+  unnest(ARRAY['regress_kudos_nobody', 'regress_kudos_watcher']::name[]) r;
+
+-- and what calls come to
+SELECT is(outcome('regress_kudos_nobody', 'SELECT kudos_fold_now()'), '42501', 'nobody may not fold');
+SELECT is(outcome('regress_kudos_nobody', 'SELECT kudos_fold_now(0)'), '42501', 'nor with bad arguments');
+SELECT is(outcome('regress_kudos_nobody', 'CALL kudos_catch_up()'), '42501', 'nor catch up');
+SELECT is(outcome('regress_kudos_nobody', 'SELECT * FROM kudos_health()'), '42501', 'nor read health');
+SELECT is(outcome('regress_kudos_nobody', 'SELECT * FROM kudos_projector_stats'), '42501', 'nor the counters');
+SELECT is(outcome('regress_kudos_nobody', 'SELECT * FROM kudos_projector_stats_rows()'), '42501', 'nor their function');
+SELECT is(outcome('regress_kudos_nobody', 'SET kudos_projector.schema = ''evil'''), '42501', 'nor name another schema');
+SELECT is(outcome('regress_kudos_nobody', 'SET kudos_projector.batch_size = 1'), '42501', 'nor another batch size');
+SELECT is(outcome('regress_kudos_nobody', 'SELECT set_config(''kudos_projector.lock_timeout'', ''1'', false)'), '42501', 'nor another lock timeout');
+SELECT is(outcome('regress_kudos_watcher', 'SELECT kudos_fold_now()'), '42501', 'pg_monitor may not fold');
+SELECT is(outcome('regress_kudos_watcher', 'CALL kudos_catch_up()'), '42501', 'nor catch up');
+SELECT is(outcome('regress_kudos_watcher', 'SELECT * FROM kudos_health()'), 'ok', 'pg_monitor reads health');
+SELECT is(outcome('regress_kudos_watcher', 'SELECT * FROM kudos_projector_stats'), 'ok', 'and the counters');
+SELECT is(outcome('regress_kudos_watcher', 'TABLE kudos_remainder_users'), '42501', 'but no remainders');
+
+-- Settings
+SELECT set_eq($$ SELECT name, context FROM pg_settings WHERE name LIKE 'kudos_projector.%' $$, $$ VALUES
+  ('kudos_projector.databases', 'sighup'), ('kudos_projector.schema', 'superuser'), ('kudos_projector.enabled', 'sighup'),
+  ('kudos_projector.batch_size', 'superuser'), ('kudos_projector.interval', 'sighup'),
+  ('kudos_projector.max_catchup_cycles', 'superuser'), ('kudos_projector.lock_timeout', 'superuser') $$, 'settings, all of them reloadable');
+
+SELECT * FROM finish();
+ROLLBACK;
