@@ -234,5 +234,8 @@ SQL_FUNCTION(release)
 SQL_FUNCTION(transfer)
 SQL_FUNCTION(post)
 SQL_FUNCTION(post_stat)
+SQL_FUNCTION(quarantine)
+SQL_FUNCTION(requeue)
+SQL_FUNCTION(accept_quarantined)
 
 #pragma GCC visibility pop

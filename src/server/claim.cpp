@@ -14,6 +14,7 @@ enum Variant { plain = 0, with_withheld = 1 };
 
 Statement claim_currency_statement[2];
 Statement claim_stats_statement[2];
+Statement quarantined_event_statement;
 
 // Both spellings of the predicate: each queue index, however it is spelled, follows from one of
 // them, but the server proves neither from the other.
@@ -30,14 +31,29 @@ void write_claim_currency(StringInfo sql, const Schema &schema, int variant)
     appendStringInfoString(sql, " ORDER BY l.id LIMIT $2 FOR UPDATE OF l SKIP LOCKED");
 }
 
+// What read_stat reads.
+void append_stat_columns(StringInfo sql)
+{
+    appendStringInfoString(sql, "SELECT e.id::int8, e.event_id, e.user_id::int8, e.worker_id, e.team_id,"
+                                " e.amount::text, e.created, e.entry_type::text, e.unit::text, e.stat_action::text,"
+                                " e.record::text, coalesce(e.detail -> 'touch_last_active' NOT IN"
+                                " ('null', 'false', '0', '\"\"', '[]', '{}'), false)");
+}
+
+void write_quarantined_event(StringInfo sql, const Schema &schema, int)
+{
+    append_stat_columns(sql);
+    appendStringInfo(sql,
+                     " FROM %s e WHERE e.event_id = $1 AND e.quarantined AND NOT e.applied"
+                     " ORDER BY e.id FOR UPDATE OF e",
+                     schema.stat_events_name);
+}
+
 // A withheld target is a pattern of the columns that lead to it; NULL stands for any value.
 void write_claim_stats(StringInfo sql, const Schema &schema, int variant)
 {
+    append_stat_columns(sql);
     appendStringInfo(sql,
-                     "SELECT e.id::int8, e.event_id, e.user_id::int8, e.worker_id, e.team_id, e.amount::text,"
-                     " e.created, e.entry_type::text, e.unit::text, e.stat_action::text, e.record::text,"
-                     " coalesce(e.detail -> 'touch_last_active' NOT IN"
-                     " ('null', 'false', '0', '\"\"', '[]', '{}'), false)"
                      " FROM %s e WHERE NOT e.applied AND e.applied IS FALSE"
                      " AND NOT e.quarantined AND e.quarantined IS FALSE AND e.id > $1",
                      schema.stat_events_name);
@@ -197,6 +213,15 @@ StatPosting read_stat(const Rows &rows, uint64 row)
     return posting;
 }
 
+std::span<StatPosting> read_stats()
+{
+    const Rows rows;
+    std::span<StatPosting> postings = allocate<StatPosting>(rows.count());
+    for (uint64 row = 0; row < rows.count(); row++)
+        postings[row] = read_stat(rows, row);
+    return postings;
+}
+
 std::span<CurrencyPosting> claim_currency(const Schema &schema, const ScanPosition &position, int batch_size,
                                           std::span<const Withheld> withheld)
 {
@@ -238,11 +263,7 @@ std::span<StatPosting> claim_stats(const Schema &schema, const ScanPosition &pos
         parameters[7] = pattern_array(withheld, BOOLOID, always, touches);
     }
     execute(plan, parameters, SPI_OK_SELECT);
-    const Rows rows;
-    std::span<StatPosting> postings = allocate<StatPosting>(rows.count());
-    for (uint64 row = 0; row < rows.count(); row++)
-        postings[row] = read_stat(rows, row);
-    return postings;
+    return read_stats();
 }
 
 } // namespace
@@ -258,6 +279,15 @@ Claim claim_postings(const Schema &schema, const ScanPosition &position, int bat
     const auto full = static_cast<std::size_t>(batch_size);
     claim.settled = claim.currency.size() < full && claim.stats.size() < full;
     return claim;
+}
+
+std::span<StatPosting> claim_quarantined_event(const Schema &schema, const Uuid &event)
+{
+    const Oid types[] = {UUIDOID};
+    const Datum parameters[] = {uuid_datum(event)};
+    execute(prepared(quarantined_event_statement, schema, write_quarantined_event, 0, types), parameters,
+            SPI_OK_SELECT);
+    return read_stats();
 }
 
 ScanPosition position_after(const Claim &claim, const ScanPosition &before)

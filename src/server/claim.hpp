@@ -30,6 +30,9 @@ struct Claim {
 Claim claim_postings(const Schema &schema, const ScanPosition &position, int batch_size,
                      std::span<const Withheld> withheld);
 
+// Locks and reads the quarantined stat rows of an event, by id; waits for their locks.
+std::span<StatPosting> claim_quarantined_event(const Schema &schema, const Uuid &event);
+
 ScanPosition position_after(const Claim &claim, const ScanPosition &before);
 
 } // namespace kudos::server

@@ -24,6 +24,9 @@ extern Datum kudos_entry_release(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_transfer(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_post(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_post_stat(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_quarantine(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_requeue(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_accept_quarantined(FunctionCallInfo fcinfo);
 
 /* background workers */
 extern void kudos_entry_launcher(void);

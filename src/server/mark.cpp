@@ -142,6 +142,13 @@ void validate_claim(const Schema &schema, Batch &batch, Attempt attempt)
     require_ok(validate_batch(batch, existing, projection_limits(schema)));
 }
 
+std::span<const std::int64_t> lock_existing_users(const Schema &schema, std::span<const std::int64_t> users)
+{
+    const Oid types[] = {INT8ARRAYOID};
+    const int variant = static_cast<int>(Attempt::optimistic);
+    return users_of(prepared(lock_users_statement[variant], schema, write_lock_users, variant, types), array_of(users));
+}
+
 std::int64_t quarantine(const Schema &schema, const Batch &batch)
 {
     const std::span<const QuarantinedEvent> events = quarantined_events(batch);

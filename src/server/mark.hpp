@@ -18,6 +18,9 @@ ProjectionLimits projection_limits(const Schema &schema);
 // commit, and validates the claimed stat rows.
 void validate_claim(const Schema &schema, Batch &batch, Attempt attempt);
 
+// Locks the users FOR KEY SHARE and gives those that exist, ascending; users must be ascending.
+std::span<const std::int64_t> lock_existing_users(const Schema &schema, std::span<const std::int64_t> users);
+
 // Sets aside the stat rows of invalid events, and further unapplied ones that nobody holds. Gives
 // how many rows were quarantined.
 std::int64_t quarantine(const Schema &schema, const Batch &batch);

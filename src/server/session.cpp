@@ -17,7 +17,7 @@ namespace {
 constexpr const char *own_tables[] = {
     "kudos_remainder_users",        "kudos_remainder_user_stats", "kudos_remainder_worker_stats",
     "kudos_remainder_user_records", "kudos_remainder_workers",    "kudos_remainder_teams",
-    "kudos_transfer_requests",
+    "kudos_transfer_requests",      "kudos_quarantine_decisions",
 };
 
 void pin(const char *name, const char *value)
