@@ -222,7 +222,8 @@ GRANT CREATE ON SCHEMA public TO regress_kudos_owner;
 DO $$
 DECLARE t regclass;
 BEGIN
-  FOR t IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname !~ 'remainder' LOOP
+  FOR t IN SELECT c.oid FROM pg_class c WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e') LOOP
     EXECUTE format('ALTER TABLE %s OWNER TO regress_kudos_owner', t);
   END LOOP;
 END $$;
@@ -325,6 +326,9 @@ SET kudos_projector.batch_size = 'many';
 SET kudos_projector.max_catchup_cycles = 0;
 SET kudos_projector.lock_timeout = 0;
 SET kudos_projector.lock_timeout = '10 parsecs';
+SET kudos_projector.trust_threshold = 'much';
+SET kudos_projector.trust_minimum_age = '-1d';
+SET kudos_projector.suspicion_threshold = -1;
 SET kudos_projector.bach_size = 10;
 SET kudos_projector.databases = 'horde';
 SET kudos_projector.interval = '1s';

@@ -67,10 +67,10 @@ SELECT * FROM t_state;
 CALL fold();
 SELECT * FROM t_state;
 
-\echo -- Q10 the key of the applier lock, and no other
+\echo -- Q10 the keys that a settled fold holds: the applier lock, and the mode pinned
 BEGIN;
 SELECT lock_acquired, cycles, currency_rows, settled FROM kudos_fold_now();
-SELECT classid, objid, objsubid, mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+SELECT classid, objid, objsubid, mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() ORDER BY objid;
 COMMIT;
 
 \echo -- N03 read-only callers are told so

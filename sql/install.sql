@@ -33,7 +33,7 @@ JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'kudos_projector' WHER
 \echo -- Own tables are money: pg_dump takes their rows
 SELECT c.oid::regclass AS dumped, quote_literal(condition) AS condition FROM pg_extension e, unnest(e.extconfig, e.extcondition) c(oid, condition) WHERE extname = 'kudos_projector';
 \echo -- Signatures
-SELECT p.proname, a.ord, a.mode, a.name, a.type::regtype, CASE WHEN a.mode = 'i' THEN pg_get_function_arg_default(p.oid, a.ord::int) END AS "default"
+SELECT p.proname, a.ord, a.mode, a.name, a.type::regtype, CASE WHEN a.mode IN ('i', 'b') THEN pg_get_function_arg_default(p.oid, a.ord::int) END AS "default"
 FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
 JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'kudos_projector'
 CROSS JOIN unnest(coalesce(p.proallargtypes, p.proargtypes::oid[]), coalesce(p.proargmodes, array_fill('i'::"char", ARRAY[p.pronargs])), p.proargnames)
@@ -50,8 +50,9 @@ CALL fold();
 DROP EXTENSION kudos_projector;
 SELECT (SELECT count(*) FROM kudos_ledger) AS ledger, (SELECT count(*) FROM kudos_stat_events) AS stats,
        (SELECT count(*) FROM kudos_reservations) AS holds, (SELECT kudos FROM users WHERE id = 1) AS kudos, (SELECT mode FROM kudos_ledger_control) AS mode;
-SELECT count(*) AS left_behind FROM pg_class WHERE relname LIKE 'kudos_remainder%' OR relname LIKE 'kudos_projector%';
-SELECT count(*) AS left_behind FROM pg_proc WHERE proname IN ('kudos_fold_now', 'kudos_health', 'kudos_catch_up', 'kudos_projector_stats_rows');
+SELECT relname AS left_behind FROM pg_class WHERE relname LIKE 'kudos%' AND relkind IN ('r', 'v')
+  AND relname NOT IN ('kudos_ledger', 'kudos_stat_events', 'kudos_reservations', 'kudos_ledger_control', 'kudos_ledger_applier_state', 'kudos_balance_snapshots');
+SELECT proname AS left_behind FROM pg_proc WHERE proname LIKE 'kudos%';
 \echo -- and can be created again, and dropped and created in one transaction
 CREATE EXTENSION kudos_projector;
 CREATE EXTENSION kudos_projector;

@@ -7,8 +7,8 @@
 namespace kudos {
 namespace {
 
-// 10^36 cents: far above NUMERIC(20,2), far below what 128 bits hold, so that sums of a batch fit.
-constexpr int max_digits = 36;
+// Far above NUMERIC(20,2), and so far below what 128 bits hold that the largest batch can be summed.
+constexpr int max_digits = 32;
 
 bool is_digit(char c)
 {

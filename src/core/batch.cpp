@@ -72,9 +72,12 @@ template <typename T> void sort_unique(std::vector<T> &values)
     values.erase(std::unique(values.begin(), values.end()), values.end());
 }
 
+// "Any" is any column that is written; whether a user exists is another question.
 bool matches(const Withheld &held, Table table, int column, const TargetKey &key)
 {
-    return held.table == table && (held.column == column::any || held.column == column) && held.key == key;
+    const bool is_written = table != Table::users || column != column::user_existence;
+    return held.table == table && held.key == key &&
+           (held.column == column || (held.column == column::any && is_written));
 }
 
 bool is_withheld(const Batch &batch, Table table, int column, const TargetKey &key)

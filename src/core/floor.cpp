@@ -19,19 +19,24 @@ constexpr std::array<std::uint32_t, 68> decimal_zeros = {
     0x11730, 0x118E0, 0x11950, 0x11C50, 0x11D50, 0x11DA0, 0x11F50, 0x16A60, 0x16AC0, 0x16B50, 0x1D7CE, 0x1D7D8,
     0x1D7E2, 0x1D7EC, 0x1D7F6, 0x1E140, 0x1E2F0, 0x1E4F0, 0x1E950, 0x1FBF0};
 
-// White space that int() strips from both ends.
-bool is_space(std::uint32_t c)
+// White space that int() strips from both ends: not U+001C to U+001F, although str.isspace() has them.
+bool is_space(char32_t c)
 {
-    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-bool is_hex_digit(std::uint32_t c)
+bool is_hex_digit(char32_t c)
 {
-    if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
-        return true;
+    return (c >= U'0' && c <= U'9') || (c >= U'a' && c <= U'f') || (c >= U'A' && c <= U'F');
+}
+
+// int() first makes every decimal digit the ASCII one, then looks for a prefix.
+char32_t ascii_digit(char32_t c)
+{
     const auto above = std::upper_bound(decimal_zeros.begin(), decimal_zeros.end(), c);
-    return above != decimal_zeros.begin() && c - *(above - 1) < 10;
+    const std::uint32_t value = above == decimal_zeros.begin() ? 10 : c - *(above - 1);
+    return value < 10 ? U'0' + value : c;
 }
 
 // The server keeps valid text only, so a lenient decoder is enough.
@@ -64,8 +69,10 @@ void remove_all(std::u32string &text, std::u32string_view part)
 }
 
 // What int(text, 16) takes.
-bool is_python_hex_integer(std::u32string_view text)
+bool is_python_hex_integer(std::u32string digits)
 {
+    std::transform(digits.begin(), digits.end(), digits.begin(), ascii_digit);
+    std::u32string_view text = digits;
     while (!text.empty() && is_space(text.front()))
         text.remove_prefix(1);
     while (!text.empty() && is_space(text.back()))

@@ -275,7 +275,7 @@ ColumnType integer_column(Cents lowest, Cents highest)
 // numeric(p,0) is an integer of p digits; from two places on, the column holds the value itself.
 bool numeric_column(int32 modifier, ColumnType *type)
 {
-    constexpr int widest = 30; // digits of an unconstrained numeric that we care to fill
+    constexpr int widest = 28; // digits of an unconstrained numeric that we care to fill
     if (modifier < static_cast<int32>(VARHDRSZ)) {
         *type = {.integer = false, .lowest = -power_of_ten(widest), .highest = power_of_ten(widest)};
         return true;

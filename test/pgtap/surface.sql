@@ -37,8 +37,22 @@ SELECT volatility_is('public', 'kudos_health', '{}'::name[], 'volatile');
 SELECT isnt_definer('public', 'kudos_health', '{}'::name[]);
 SELECT has_function('public', 'kudos_projector_stats_rows', '{}'::name[]);
 SELECT function_returns('public', 'kudos_projector_stats_rows', '{}'::name[], 'setof record');
-SELECT is(proparallel, 'u', proname || ' runs in the leader only')
-  FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname IN ('kudos_fold_now', 'kudos_health', 'kudos_projector_stats_rows');
+SELECT has_function('public', 'kudos_mode', '{}'::name[]);
+SELECT function_returns('public', 'kudos_mode', '{}'::name[], 'text');
+SELECT has_function('public', 'kudos_pin_mode', '{}'::name[]);
+SELECT function_returns('public', 'kudos_pin_mode', '{}'::name[], 'text');
+SELECT has_function('public', 'kudos_set_mode', ARRAY['text']);
+SELECT function_returns('public', 'kudos_set_mode', ARRAY['text'], 'text');
+SELECT has_function('public', f, ARRAY['integer']) FROM unnest(ARRAY['kudos_floor', 'kudos_available', 'kudos_effective']::name[]) f;
+SELECT function_returns('public', f, ARRAY['integer'], 'numeric') FROM unnest(ARRAY['kudos_floor', 'kudos_available', 'kudos_effective']::name[]) f;
+SELECT has_function('public', 'kudos_reserve', ARRAY['integer', 'text', 'numeric', 'uuid']);
+SELECT has_function('public', 'kudos_release', ARRAY['text']);
+SELECT function_returns('public', 'kudos_release', ARRAY['text'], 'numeric');
+CREATE TEMP VIEW own_functions AS SELECT p.* FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
+  AND d.deptype = 'e' JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'kudos_projector';
+SELECT is_empty('SELECT proname FROM own_functions WHERE proparallel <> ''u''', 'all run in the leader only');
+SELECT is_empty('SELECT proname FROM own_functions WHERE provolatile <> ''v''', 'all are volatile');
+SELECT is_empty('SELECT proname FROM own_functions WHERE prosecdef', 'none is a security definer');
 
 CREATE FUNCTION outputs(of regprocedure) RETURNS text[] LANGUAGE sql AS $$
   SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY o) FROM pg_proc p,
@@ -61,8 +75,9 @@ SELECT is((SELECT proargnames[1:2] || (pronargdefaults::text) FROM pg_proc WHERE
 -- The view
 SELECT has_view('public', 'kudos_projector_stats', 'view of the workers');
 SELECT columns_are('public', 'kudos_projector_stats', ARRAY['database', 'pid', 'state', 'reason', 'started_at', 'ticks', 'cycles',
-  'currency_rows', 'stat_rows', 'quarantined_rows', 'floor_adjustments', 'lock_waits', 'errors', 'last_tick_at', 'last_fold_at',
-  'last_error_at', 'last_error', 'claim_ms', 'validate_ms', 'mark_ms', 'users_ms', 'stats_ms', 'holds_ms', 'workers_ms']);
+  'currency_rows', 'stat_rows', 'quarantined_rows', 'floor_adjustments', 'promoted_users', 'drained_users', 'lock_waits', 'errors',
+  'last_tick_at', 'last_fold_at', 'last_error_at', 'last_error', 'claim_ms', 'validate_ms', 'mark_ms', 'users_ms', 'stats_ms',
+  'holds_ms', 'promotion_ms', 'workers_ms']);
 
 -- Own tables
 SELECT has_table('public', t, t || ' exists') FROM unnest(ARRAY['kudos_remainder_users', 'kudos_remainder_user_stats',
@@ -73,6 +88,9 @@ SELECT col_is_pk('public', 'kudos_remainder_worker_stats', ARRAY['worker_id', 'a
 SELECT col_is_pk('public', 'kudos_remainder_user_records', ARRAY['user_id', 'record_type', 'record'], 'key of kudos_remainder_user_records');
 SELECT col_is_pk('public', 'kudos_remainder_workers', ARRAY['id'], 'key of kudos_remainder_workers');
 SELECT col_is_pk('public', 'kudos_remainder_teams', ARRAY['id'], 'key of kudos_remainder_teams');
+
+SELECT has_table('public', 'kudos_transfer_requests', 'kudos_transfer_requests exists');
+SELECT col_is_pk('public', 'kudos_transfer_requests', ARRAY['event_id'], 'key of kudos_transfer_requests');
 
 -- Comments on everything
 SELECT is_empty($$ SELECT pg_describe_object(classid, objid, 0) FROM pg_depend d WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
@@ -94,6 +112,12 @@ SELECT table_privs_are('public', t, r, '{}'::name[]) FROM unnest(ARRAY['kudos_re
   'kudos_remainder_worker_stats', 'kudos_remainder_user_records', 'kudos_remainder_workers', 'kudos_remainder_teams']::name[]) t,
   unnest(ARRAY['regress_kudos_nobody', 'regress_kudos_watcher']::name[]) r;
 
+SELECT function_privs_are('public', 'kudos_mode', '{}'::name[], 'pg_monitor', ARRAY['EXECUTE']);
+SELECT is_empty($$ SELECT proname FROM own_functions WHERE has_function_privilege('regress_kudos_nobody', oid, 'EXECUTE') $$, 'PUBLIC may call nothing');
+SELECT set_eq($$ SELECT proname::text FROM own_functions WHERE has_function_privilege('pg_monitor', oid, 'EXECUTE') $$,
+  ARRAY['kudos_health', 'kudos_mode', 'kudos_projector_stats_rows'], 'pg_monitor may call what only reads, no more');
+SELECT table_privs_are('public', 'kudos_transfer_requests', r, '{}'::name[]) FROM unnest(ARRAY['regress_kudos_nobody', 'regress_kudos_watcher']::name[]) r;
+
 -- and what calls come to
 SELECT is(outcome('regress_kudos_nobody', 'SELECT kudos_fold_now()'), '42501', 'nobody may not fold');
 SELECT is(outcome('regress_kudos_nobody', 'SELECT kudos_fold_now(0)'), '42501', 'nor with bad arguments');
@@ -104,6 +128,13 @@ SELECT is(outcome('regress_kudos_nobody', 'SELECT * FROM kudos_projector_stats_r
 SELECT is(outcome('regress_kudos_nobody', 'SET kudos_projector.schema = ''evil'''), '42501', 'nor name another schema');
 SELECT is(outcome('regress_kudos_nobody', 'SET kudos_projector.batch_size = 1'), '42501', 'nor another batch size');
 SELECT is(outcome('regress_kudos_nobody', 'SELECT set_config(''kudos_projector.lock_timeout'', ''1'', false)'), '42501', 'nor another lock timeout');
+SELECT is(outcome('regress_kudos_nobody', 'SELECT ' || call), '42501', 'nor ' || call)
+  FROM unnest(ARRAY['kudos_mode()', 'kudos_pin_mode()', 'kudos_set_mode(''shadow'')', 'kudos_floor(1)', 'kudos_available(1)', 'kudos_effective(1)',
+    'kudos_reserve(1, ''a'', 1)', 'kudos_release(''a'')', 'kudos_transfer(1, 2, 1, ''a'')', 'kudos_post(1, 1, ''AWARD'')',
+    'kudos_post_stat(''GENERATION'', 1, ''kudos'', 1)']) call;
+SELECT is(outcome('regress_kudos_watcher', 'SELECT ' || call), '42501', 'pg_monitor may not call ' || call)
+  FROM unnest(ARRAY['kudos_pin_mode()', 'kudos_set_mode(''shadow'')', 'kudos_reserve(1, ''a'', 1)', 'kudos_release(''a'')',
+    'kudos_transfer(1, 2, 1, ''a'')', 'kudos_post(1, 1, ''AWARD'')']) call;
 SELECT is(outcome('regress_kudos_watcher', 'SELECT kudos_fold_now()'), '42501', 'pg_monitor may not fold');
 SELECT is(outcome('regress_kudos_watcher', 'CALL kudos_catch_up()'), '42501', 'nor catch up');
 SELECT is(outcome('regress_kudos_watcher', 'SELECT * FROM kudos_health()'), 'ok', 'pg_monitor reads health');
@@ -114,7 +145,9 @@ SELECT is(outcome('regress_kudos_watcher', 'TABLE kudos_remainder_users'), '4250
 SELECT set_eq($$ SELECT name, context FROM pg_settings WHERE name LIKE 'kudos_projector.%' $$, $$ VALUES
   ('kudos_projector.databases', 'sighup'), ('kudos_projector.schema', 'superuser'), ('kudos_projector.enabled', 'sighup'),
   ('kudos_projector.batch_size', 'superuser'), ('kudos_projector.interval', 'sighup'),
-  ('kudos_projector.max_catchup_cycles', 'superuser'), ('kudos_projector.lock_timeout', 'superuser') $$, 'settings, all of them reloadable');
+  ('kudos_projector.max_catchup_cycles', 'superuser'), ('kudos_projector.lock_timeout', 'superuser'),
+  ('kudos_projector.trust_threshold', 'superuser'), ('kudos_projector.trust_minimum_age', 'superuser'),
+  ('kudos_projector.suspicion_threshold', 'superuser') $$, 'settings, all of them reloadable');
 
 SELECT * FROM finish();
 ROLLBACK;
