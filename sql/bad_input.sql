@@ -104,7 +104,7 @@ CREATE UNIQUE INDEX CONCURRENTLY ON public.user_records (user_id, record_type, r
 SELECT t_post(1, 10) \gset
 CALL fold();
 SELECT * FROM t_state;
-\echo -- one that is deferrable is none, and not in the way of a good one
+\echo -- one that is deferrable is in the way, also of a good one beside it
 \i :fixture
 SELECT t_post(1, 10), t_ustat(1, 'accumulated', 10) \gset
 ALTER TABLE user_stats DROP CONSTRAINT uq_user_stats_user_action;
@@ -112,6 +112,8 @@ ALTER TABLE user_stats ADD CONSTRAINT uq_user_stats_user_action UNIQUE (user_id,
 \set VERBOSITY terse
 SELECT * FROM kudos_fold_now();
 CREATE UNIQUE INDEX CONCURRENTLY ON public.user_stats (user_id, action);
+SELECT * FROM kudos_fold_now();
+ALTER TABLE public.user_stats DROP CONSTRAINT uq_user_stats_user_action;
 CALL fold();
 \set VERBOSITY default
 SELECT * FROM t_state;

@@ -23,6 +23,7 @@ class Batch {
 
     std::vector<std::int64_t> named_users;
     std::vector<QuarantinedEvent> quarantined;
+    std::size_t quarantined_rows = 0;
     std::vector<const CurrencyPosting *> currency_to_fold;
     std::vector<const StatPosting *> stats_to_fold;
     std::vector<std::int64_t> currency_ids;
@@ -137,8 +138,8 @@ void choose_rows(Batch &batch)
     }
     for (const StatPosting &row : batch.stats) {
         if (is_quarantined(batch, row.event))
-            continue;
-        if (!row.foldable)
+            batch.quarantined_rows++;
+        else if (!row.foldable)
             batch.unfoldable_stats.push_back(row.id);
         else if (!is_withheld(batch, row))
             batch.stats_to_fold.push_back(&row);
@@ -229,6 +230,7 @@ void settle_target(Batch &batch, Table table, std::span<const ColumnType> types,
     write.last_active = state.last_active;
     if (delta.has_activity && delta.activity > state.last_active) {
         write.last_active = delta.activity;
+        write.touched = true;
         write.value_changed = true;
     }
     if (!state.present || write.value_changed || write.remainder_changed)
@@ -299,6 +301,11 @@ Status validate_batch(Batch &batch, std::span<const std::int64_t> existing_users
 std::span<const QuarantinedEvent> quarantined_events(const Batch &batch) noexcept
 {
     return batch.quarantined;
+}
+
+std::size_t quarantined_rows(const Batch &batch) noexcept
+{
+    return batch.quarantined_rows;
 }
 
 std::span<const std::int64_t> currency_ids(const Batch &batch) noexcept

@@ -67,6 +67,8 @@ std::span<const std::int64_t> named_users(const Batch &batch) noexcept;
 Status validate_batch(Batch &batch, std::span<const std::int64_t> existing_users,
                       const ProjectionLimits &limits) noexcept;
 std::span<const QuarantinedEvent> quarantined_events(const Batch &batch) noexcept;
+// How many claimed rows belong to them.
+std::size_t quarantined_rows(const Batch &batch) noexcept;
 
 // Claimed, valid and not withheld: exactly these are marked applied and folded.
 std::span<const std::int64_t> currency_ids(const Batch &batch) noexcept;

@@ -61,7 +61,7 @@ struct TargetState {
     bool readable = true; // false: a column holds NaN or an infinity
     Cents shown[max_value_columns] = {};
     Cents remainder[max_value_columns] = {}; // exact value = shown + remainder
-    std::int64_t last_active = 0;
+    std::int64_t last_active = 0;            // the lowest number where there is none yet
     std::string_view oauth_id;
 };
 
@@ -73,6 +73,7 @@ struct TargetWrite {
     Cents shown[max_value_columns] = {};
     Cents step[max_value_columns] = {}; // shown - what was shown before
     Cents remainder[max_value_columns] = {};
+    bool touched = false; // last_active moves forward
     std::int64_t last_active = 0;
 };
 

@@ -93,22 +93,14 @@ Datum pattern_array(std::span<const Withheld> withheld, Oid type, bool (*applies
 {
     std::span<Datum> values = allocate<Datum>(withheld.size());
     std::span<bool> nulls = allocate<bool>(withheld.size());
-    int count = 0;
+    std::size_t count = 0;
     for (const Withheld &held : withheld) {
         if (!feeds_from_stats(held))
             continue;
-        nulls[static_cast<std::size_t>(count)] = !applies(held);
-        values[static_cast<std::size_t>(count)] = applies(held) ? value(held) : Datum{0};
-        count++;
+        nulls[count] = !applies(held);
+        values[count++] = applies(held) ? value(held) : Datum{0};
     }
-    int16 length;
-    bool by_value;
-    char alignment;
-    get_typlenbyvalalign(type, &length, &by_value, &alignment);
-    int dimensions[1] = {count};
-    int bounds[1] = {1};
-    return PointerGetDatum(
-        construct_md_array(values.data(), nulls.data(), 1, dimensions, bounds, type, length, by_value, alignment));
+    return array_with_nulls(values.first(count), nulls.first(count), type);
 }
 
 bool by_user(const Withheld &held)

@@ -19,9 +19,7 @@ extern "C" {
 namespace kudos::server {
 namespace {
 
-// Each attempt withholds at least one target more; a database in which so many cannot be written
-// is not one to keep folding in.
-constexpr int max_attempts = 10;
+constexpr int first_withheld_room = 16;
 
 Statement heartbeat_statement;
 Statement lock_state_statement;
@@ -145,14 +143,25 @@ std::string_view copy_text(MemoryContext context, std::string_view text)
     return {copy, text.size()};
 }
 
-// The refusals die with the attempt; what the next one needs of them is copied.
+bool is_withheld(const Tick &tick, const Withheld &refusal)
+{
+    return std::any_of(tick.withheld, tick.withheld + tick.withheld_count, [&](const Withheld &held) {
+        return held.table == refusal.table && held.column == refusal.column && held.key == refusal.key;
+    });
+}
+
+// The refusals die with the attempt; what the next one needs of them is copied. Each is new, so every
+// attempt takes rows from those that follow, and the attempts come to an end.
 void withhold(Tick &tick, std::span<const Withheld> refused)
 {
     for (const Withheld &refusal : refused) {
-        if (tick.withheld_count == max_withheld)
-            ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                            errmsg("more than %d targets cannot be written", max_withheld),
-                            errhint("kudos_health() names some of them and why.")));
+        if (is_withheld(tick, refusal))
+            continue;
+        if (tick.withheld_count == tick.withheld_room) {
+            tick.withheld_room *= 2;
+            tick.withheld = static_cast<Withheld *>(
+                repalloc(tick.withheld, sizeof(Withheld) * static_cast<Size>(tick.withheld_room)));
+        }
         Withheld held = refusal;
         held.key.action = copy_text(tick.context, refusal.key.action);
         held.key.record = copy_text(tick.context, refusal.key.record);
@@ -175,13 +184,12 @@ bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult
     CycleResult attempted{};
     attempted.lock_acquired = true;
     Stopwatch stopwatch(attempted);
-    const auto withheld = std::span<const Withheld>(tick.withheld, static_cast<std::size_t>(tick.withheld_count));
-    const Claim claim = claim_postings(schema, tick.position, tick.batch_size, withheld);
+    const Claim claim = claim_postings(schema, tick.position, tick.batch_size, tick.all_withheld());
     const ScanPosition position = position_after(claim, tick.position);
     attempted.settled = claim.settled;
     stopwatch.lap(Phase::claim);
 
-    Batch &batch = open_batch_in(cycle_context, claim, withheld);
+    Batch &batch = open_batch_in(cycle_context, claim, tick.all_withheld());
     fold_batch_of(schema, batch, attempt, tick.promotes, attempted, stopwatch);
     const bool written = refusals(batch).empty();
     if (!written)
@@ -235,14 +243,15 @@ bool attempt_fold_or_undo(const Schema &schema, Tick &tick, Attempt attempt, Cyc
 // Runs attempts until one is written whole; each failed one leaves out what it found stuck.
 void fold(const Schema &schema, Tick &tick, CycleResult &result)
 {
-    for (int attempts = 0; attempts < max_attempts; attempts++) {
-        const Attempt attempt = tick.found_locks ? Attempt::careful : tick.first_attempt;
-        if (attempt_fold_or_undo(schema, tick, attempt, result))
-            return;
+    for (bool written = false; !written;) {
+        CHECK_FOR_INTERRUPTS();
+        const int known = tick.withheld_count;
+        const bool knew_locks = tick.found_locks;
+        const Attempt attempt = knew_locks ? Attempt::careful : tick.first_attempt;
+        written = attempt_fold_or_undo(schema, tick, attempt, result);
+        if (!written && tick.withheld_count == known && tick.found_locks == knew_locks)
+            elog(ERROR, "a cycle cannot be written and does not know why");
     }
-    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                    errmsg("targets could not be written in %d attempts", max_attempts),
-                    errhint("kudos_health() names some of them and why.")));
 }
 
 } // namespace
@@ -256,6 +265,9 @@ Tick *begin_tick(int batch_size, Attempt first_attempt)
     tick->first_attempt = first_attempt;
     tick->promotes = true;
     tick->context = context;
+    tick->withheld_room = first_withheld_room;
+    tick->withheld =
+        static_cast<Withheld *>(MemoryContextAlloc(context, sizeof(Withheld) * static_cast<Size>(first_withheld_room)));
     return tick;
 }
 

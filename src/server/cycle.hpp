@@ -26,8 +26,6 @@ struct CycleResult {
     double phase_ms[phase_count];
 };
 
-constexpr int max_withheld = 256;
-
 // What the cycles of one tick hand on to each other.
 struct Tick {
     int batch_size;
@@ -36,8 +34,11 @@ struct Tick {
     bool promotes;         // false within a mode transition
     bool found_locks;      // some target's lock was held past the time-out, or passed over
     int withheld_count;
-    Withheld withheld[max_withheld]; // texts in the memory context of the tick
+    int withheld_room;
+    Withheld *withheld; // with its texts in the memory context of the tick
     MemoryContext context;
+
+    std::span<const Withheld> all_withheld() const { return {withheld, static_cast<std::size_t>(withheld_count)}; }
 };
 
 // Begins a tick from the beginning of the queue. batch_size: rows of each kind a cycle claims.

@@ -41,7 +41,7 @@ void write_quarantine(StringInfo sql, const Schema &schema, int)
                      " JOIN %s e ON e.event_id = q.event_id WHERE NOT e.applied AND NOT e.quarantined"
                      " FOR UPDATE OF e SKIP LOCKED)"
                      " UPDATE %s e SET quarantined = true, quarantine_reason = c.reason, quarantined_at = $3"
-                     " FROM chosen c WHERE e.id = c.id",
+                     " FROM chosen c WHERE e.id = c.id RETURNING e.quarantined",
                      schema.stat_events_name, schema.stat_events_name);
 }
 
@@ -162,7 +162,18 @@ std::int64_t quarantine(const Schema &schema, const Batch &batch)
                    [](const QuarantinedEvent &event) { return text_datum(reason_text(event.reason)); }),
         TimestampGetDatum(utc_now()),
     };
-    return static_cast<std::int64_t>(execute(plan, parameters, SPI_OK_UPDATE));
+    execute(plan, parameters, SPI_OK_UPDATE_RETURNING);
+    const Rows rows;
+    std::size_t quarantined = 0;
+    for (uint64 row = 0; row < rows.count(); row++)
+        quarantined += rows.boolean(row, 1) ? 1 : 0;
+    if (quarantined < quarantined_rows(batch))
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("only %zu of %zu invalid rows of table %s could be quarantined", quarantined,
+                               quarantined_rows(batch), schema.stat_events_name),
+                        errdetail("A trigger or rule of the table changed or skipped the others; nothing was folded."),
+                        errhint("Remove the trigger or rule, or let updates of \"quarantined\" pass.")));
+    return static_cast<std::int64_t>(quarantined);
 }
 
 void mark_applied(const Schema &schema, const Batch &batch)

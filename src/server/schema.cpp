@@ -412,17 +412,33 @@ bool keys_are(Relation index, Relation relation, std::initializer_list<const cha
     return true;
 }
 
+// ON CONFLICT takes every unique index on the columns as an arbiter, and no deferrable one.
+void reject_deferrable(Relation relation, Relation index)
+{
+    const char *name = RelationGetRelationName(index);
+    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                    errmsg("unique constraint \"%s\" of table \"%s.%s\" is deferrable", name, kudos_schema,
+                           RelationGetRelationName(relation)),
+                    errdetail("INSERT ... ON CONFLICT cannot use it."),
+                    errhint("ALTER TABLE %s DROP CONSTRAINT %s; and add it again without DEFERRABLE.",
+                            qualified(kudos_schema, RelationGetRelationName(relation)), quote_identifier(name))));
+}
+
 void require_unique_index(Relation relation, std::initializer_list<const char *> columns)
 {
+    bool served = false;
     ListCell *cell;
     foreach (cell, RelationGetIndexList(relation)) {
         Relation index = index_open(lfirst_oid(cell), AccessShareLock);
-        const bool serves = index->rd_index->indisunique && index->rd_index->indimmediate && index_usable(index) &&
+        const bool serves = index->rd_index->indisunique && index_usable(index) &&
                             RelationGetIndexPredicate(index) == NIL && keys_are(index, relation, columns);
+        if (serves && !index->rd_index->indimmediate)
+            reject_deferrable(relation, index);
+        served = served || serves;
         index_close(index, AccessShareLock);
-        if (serves)
-            return;
     }
+    if (served)
+        return;
     StringInfoData list;
     initStringInfo(&list);
     for (const char *name : columns)
@@ -430,7 +446,7 @@ void require_unique_index(Relation relation, std::initializer_list<const char *>
     ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                     errmsg("table \"%s.%s\" has no valid unique index on (%s)", kudos_schema,
                            RelationGetRelationName(relation), list.data),
-                    errdetail("Counters could be held twice, and folded twice."),
+                    errdetail("Rows of one key could stand there twice, and be counted twice."),
                     errhint("Remove duplicate rows, then CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s), or REINDEX "
                             "INDEX CONCURRENTLY one that is INVALID.",
                             qualified(kudos_schema, RelationGetRelationName(relation)), list.data)));
@@ -504,6 +520,8 @@ void require_quarantine_columns(Relation stats)
                             qualified(kudos_schema, "kudos_stat_events"))));
 }
 
+constexpr int32 longest_reason = 25; // invalid_stat_contribution
+
 void resolve_stat_events(Schema *schema, Oid namespace_oid)
 {
     Relation stats = open_table(namespace_oid, "kudos_stat_events");
@@ -519,7 +537,9 @@ void resolve_stat_events(Schema *schema, Oid namespace_oid)
     require_column(stats, "record", Family::text);
     require_column(stats, "detail", Family::json);
     require_column(stats, "created", Family::timestamp);
-    require_column(stats, "quarantine_reason", Family::text);
+    Form_pg_attribute reason = require_column(stats, "quarantine_reason", Family::text);
+    if (width(reason) < longest_reason)
+        reject_type(stats, reason, "type varchar(64)");
     require_column(stats, "quarantined_at", Family::timestamp);
     schema->stat_queue = queue_indexes(stats, {"applied", "quarantined"}, "applied IS FALSE AND quarantined IS FALSE");
     schema->stat_events = RelationGetRelid(stats);

@@ -128,6 +128,18 @@ Datum array_of(std::span<const Uuid> values)
     return array_from(values, UUIDOID, uuid_datum);
 }
 
+Datum array_with_nulls(std::span<Datum> values, std::span<bool> nulls, Oid element_type)
+{
+    int16 length;
+    bool by_value;
+    char alignment;
+    get_typlenbyvalalign(element_type, &length, &by_value, &alignment);
+    int dimensions[1] = {static_cast<int>(values.size())};
+    int bounds[1] = {1};
+    return PointerGetDatum(construct_md_array(values.data(), nulls.data(), 1, dimensions, bounds, element_type, length,
+                                              by_value, alignment));
+}
+
 Datum cents_datum(Cents cents)
 {
     char text[cents_text_size];

@@ -51,6 +51,7 @@ inline Datum uuid_datum(const Uuid &uuid)
     return PointerGetDatum(const_cast<std::uint8_t *>(uuid.bytes.data()));
 }
 Datum cents_datum(Cents cents); // as text
+Datum array_with_nulls(std::span<Datum> values, std::span<bool> nulls, Oid element_type);
 
 // Builds a Datum array by one function per item.
 template <typename Item, typename Convert>

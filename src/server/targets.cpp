@@ -40,6 +40,7 @@ Statement lock_statement[table_count][lock_modes];
 Statement update_statement[table_count];
 Statement insert_statement[table_count];
 Statement remainder_statement[table_count];
+Statement forget_remainder_statement[table_count];
 Statement floor_statement;
 Statement lock_workers_statement[lock_modes];
 
@@ -129,7 +130,7 @@ void write_update(StringInfo sql, const Schema &schema, int variant)
             appendStringInfo(sql, "t.%s + k.v%d", column.name, c + 1);
     }
     if (table == Table::users)
-        appendStringInfoString(sql, ", last_active = k.last_active");
+        appendStringInfoString(sql, ", last_active = greatest(t.last_active, k.last_active)");
     appendStringInfo(sql, " FROM unnest($1::%s", array_type_name(layout.id_type));
     for (int c = 0; c < target.columns; c++)
         appendStringInfo(sql, ", $%d::%s", c + 2, target.column[c].as_text ? "text[]" : "int8[]");
@@ -201,6 +202,19 @@ void write_remainder(StringInfo sql, const Schema &schema, int variant)
         appendStringInfo(sql, "%s%s = excluded.%s", c > 0 ? ", " : "", target.column[c].name, target.column[c].name);
 }
 
+// The remainder of a row that was deleted is not that of a new one with its key.
+void write_forget_remainder(StringInfo sql, const Schema &schema, int variant)
+{
+    const auto table = static_cast<Table>(variant);
+    const Layout &layout = layout_of(table);
+    const TargetTable &target = schema.of(table);
+    appendStringInfo(sql, "UPDATE %s r SET %s = 0 FROM ", target.remainder, target.column[column::value].name);
+    append_keys(sql, layout);
+    appendStringInfo(sql, " WHERE r.%s <> 0", target.column[column::value].name);
+    for (int i = 0; i < layout.keys; i++)
+        appendStringInfo(sql, " AND r.%s = k.k%d", layout.key[i].name, i + 1);
+}
+
 void write_lock_workers(StringInfo sql, const Schema &schema, int mode)
 {
     appendStringInfo(sql, "SELECT w.id FROM %s w WHERE w.id = ANY ($1) ORDER BY w.id", schema.of(Table::workers).name);
@@ -254,6 +268,8 @@ struct LockedTarget {
 
 bool read_value(const Rows &rows, uint64 row, int position, const ValueColumn &column, Cents *value)
 {
+    if (rows.is_null(row, position))
+        return false;
     if (column.as_text) {
         const Parsed parsed = rows.cents(row, position, *value);
         return parsed == Parsed::exact || parsed == Parsed::rounded;
@@ -274,7 +290,8 @@ void read_state(const Rows &rows, uint64 row, Table table, const TargetTable &ta
         state.remainder[c] = rows.is_null(row, remainder) ? 0 : rows.integer(row, remainder);
     }
     if (table == Table::users) {
-        state.last_active = rows.integer(row, 3 + 2 * target.columns);
+        const int last_active = 3 + 2 * target.columns;
+        state.last_active = rows.is_null(row, last_active) ? PG_INT64_MIN : rows.integer(row, last_active);
         state.oauth_id = rows.text(row, 4 + 2 * target.columns);
     }
 }
@@ -365,6 +382,18 @@ std::span<Uuid> run_lock_workers(const Schema &schema, int mode, Datum ids)
     return workers;
 }
 
+// NULL for users whom no row touches: their last_active stays as it is.
+Datum touches_of(std::span<const TargetWrite> chosen)
+{
+    std::span<Datum> times = allocate<Datum>(chosen.size());
+    std::span<bool> nulls = allocate<bool>(chosen.size());
+    for (std::size_t i = 0; i < chosen.size(); i++) {
+        times[i] = TimestampGetDatum(chosen[i].last_active);
+        nulls[i] = !chosen[i].touched;
+    }
+    return array_with_nulls(times, nulls, TIMESTAMPOID);
+}
+
 void update_targets(const Schema &schema, Batch &batch, Table table, std::span<const TargetWrite> chosen,
                     std::span<const LockedTarget> locked)
 {
@@ -385,8 +414,7 @@ void update_targets(const Schema &schema, Batch &batch, Table table, std::span<c
     }
     if (table == Table::users) {
         types[count] = TIMESTAMPARRAYOID;
-        parameters[count++] = array_from(chosen, TIMESTAMPOID,
-                                         [](const TargetWrite &write) { return TimestampGetDatum(write.last_active); });
+        parameters[count++] = touches_of(chosen);
     }
     execute(prepared(update_statement[static_cast<int>(table)], schema, write_update, static_cast<int>(table),
                      std::span(types).first(count)),
@@ -397,7 +425,7 @@ void update_targets(const Schema &schema, Batch &batch, Table table, std::span<c
     for (uint64 row = 0; row < rows.count(); row++) {
         const auto index = static_cast<std::size_t>(rows.integer(row, 1) - 1);
         written[index] = stored_as_intended(rows, row, 2, target, chosen[index]) &&
-                         (table != Table::users || rows.integer(row, 2 + target.columns) == chosen[index].last_active);
+                         (!chosen[index].touched || rows.integer(row, 2 + target.columns) == chosen[index].last_active);
     }
     for (std::size_t i = 0; i < chosen.size(); i++)
         if (!written[i])
@@ -438,15 +466,36 @@ void insert_targets(const Schema &schema, Batch &batch, Table table, std::span<c
                      std::span(types).first(count)),
             std::span<const Datum>(parameters).first(count), SPI_OK_INSERT_RETURNING);
 
-    // Both lists are in the same order; a row that is missing from the second was not written.
+    // Both lists are in the same order. A row that is missing from the second was not written; one that
+    // nobody intended there is passed over.
     const Rows rows;
-    uint64 row = 0;
+    uint64 next = 0;
     for (const TargetWrite &write : chosen) {
-        if (row < rows.count() && is_row_of(rows, row, layout, keys[write.index].key) &&
-            stored_as_intended(rows, row++, layout.keys + 1, target, write))
-            continue;
-        refuse_not_written(batch, table, write);
+        uint64 row = next;
+        while (row < rows.count() && !is_row_of(rows, row, layout, keys[write.index].key))
+            row++;
+        const bool found = row < rows.count();
+        if (!found || !stored_as_intended(rows, row, layout.keys + 1, target, write))
+            refuse_not_written(batch, table, write);
+        if (found)
+            next = row + 1;
     }
+}
+
+void forget_remainders(const Schema &schema, const Batch &batch, Table table, std::span<const TargetWrite> inserted)
+{
+    const Layout &layout = layout_of(table);
+    const std::span<const TargetDelta> keys = deltas(batch, table);
+    const auto count = static_cast<std::size_t>(layout.keys);
+    Oid types[max_key_columns];
+    Datum parameters[max_key_columns];
+    for (std::size_t i = 0; i < count; i++)
+        types[i] = array_type(layout.key[i].type);
+    bind_keys(std::span(parameters), layout, inserted,
+              [&](const TargetWrite &write) -> const TargetKey & { return keys[write.index].key; });
+    execute(prepared(forget_remainder_statement[static_cast<int>(table)], schema, write_forget_remainder,
+                     static_cast<int>(table), std::span(types).first(count)),
+            std::span<const Datum>(parameters).first(count), SPI_OK_UPDATE);
 }
 
 void write_remainders(const Schema &schema, Batch &batch, Table table, std::span<const TargetWrite> chosen)
@@ -513,8 +562,10 @@ void write_targets(const Schema &schema, Batch &batch, Table table, Attempt atte
     const auto remainders = choose(all, [](const TargetWrite &write) { return write.remainder_changed; });
     if (!updates.empty())
         update_targets(schema, batch, table, updates, locked);
-    if (!inserts.empty())
+    if (!inserts.empty()) {
         insert_targets(schema, batch, table, inserts);
+        forget_remainders(schema, batch, table, inserts);
+    }
     if (!remainders.empty())
         write_remainders(schema, batch, table, remainders);
 }

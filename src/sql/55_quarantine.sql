@@ -10,6 +10,7 @@ CREATE TABLE kudos_quarantine_decisions (
     decided_at timestamptz NOT NULL
 );
 COMMENT ON TABLE kudos_quarantine_decisions IS 'who put which quarantined event back or accepted its loss, and when';
+COMMENT ON SEQUENCE kudos_quarantine_decisions_id_seq IS 'numbers the decisions';
 SELECT pg_catalog.pg_extension_config_dump('kudos_quarantine_decisions', '');
 SELECT pg_catalog.pg_extension_config_dump('kudos_quarantine_decisions_id_seq', '');
 

@@ -1,4 +1,4 @@
-# Q04, Q07, D09 (a), N05: many writers, many callers of kudos_fold_now() and the worker at once; every row is
+# Q04, Q07, Q10, D09 (a), N05: many writers, many callers of kudos_fold_now() and the worker at once; every row is
 # folded once, nothing deadlocks, and the isolation that a database prefers does not matter.
 use strict;
 use warnings;
@@ -78,6 +78,16 @@ is( number($node, 'horde', q{SELECT count(*), count(DISTINCT (kind, id)), count(
 	'every row was marked once');
 is_right($node, 'horde');
 is_quiet($from, 'nobody deadlocks or fails');
+
+# Q10, with the worker -------------------------------------------------------------------------------
+
+my $python = hold($node, 'horde', 'SELECT pg_try_advisory_xact_lock(1263879247)');
+my $ticks = number($node, 'horde', 'SELECT ticks FROM kudos_projector_stats');
+$node->safe_psql('horde', 'SELECT t_post(1, 10)');
+wait_until($node, 'horde', "SELECT ticks >= $ticks + 5 FROM kudos_projector_stats", 'the worker ticks while another applier works');
+is(number($node, 'horde', 'SELECT one, ledger FROM t_look'), '3000|1', 'and folds nothing');
+let_go($python);
+wait_until($node, 'horde', 'SELECT one = 3010 FROM t_look', 'until that one is done');
 
 # D09 (a): the fold takes rows in the order of their keys, as applications do ------------------------
 

@@ -142,14 +142,19 @@ TEST(Floor, IsNoMatterOfEscrowTouchesOrStatistics)
     batch.validate_and_fold();
     batch.settle(Table::users, {user("g_1", 10_kudos, 2_kudos), user("g_2", 10_kudos)});
     EXPECT_EQ(list(floor_adjustments(*batch)), std::vector<FloorAdjustment>{});
-    EXPECT_EQ(list(writes(*batch, Table::users)),
-              (Writes{{.index = 0,
-                       .present = true,
-                       .value_changed = true,
-                       .shown = {10_kudos, -8_kudos},
-                       .step = {0, -10_kudos},
-                       .last_active = 99},
-                      {.index = 1, .present = true, .value_changed = true, .shown = {10_kudos}, .last_active = 99}}));
+    EXPECT_EQ(list(writes(*batch, Table::users)), (Writes{{.index = 0,
+                                                           .present = true,
+                                                           .value_changed = true,
+                                                           .shown = {10_kudos, -8_kudos},
+                                                           .step = {0, -10_kudos},
+                                                           .touched = true,
+                                                           .last_active = 99},
+                                                          {.index = 1,
+                                                           .present = true,
+                                                           .value_changed = true,
+                                                           .shown = {10_kudos},
+                                                           .touched = true,
+                                                           .last_active = 99}}));
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -256,8 +261,12 @@ TEST(Settling, NeverMovesLastActiveBack)
     OpenBatch batch({}, {activity(1, 3, 50), activity(2, 4, 50), activity(3, 5, 50)});
     batch.validate_and_fold();
     batch.settle(Table::users, {user("a", 30_kudos, 0, 49), user("b", 30_kudos, 0, 50), user("c", 30_kudos, 0, 51)});
-    EXPECT_EQ(list(writes(*batch, Table::users)),
-              (Writes{{.index = 0, .present = true, .value_changed = true, .shown = {30_kudos}, .last_active = 50}}));
+    EXPECT_EQ(list(writes(*batch, Table::users)), (Writes{{.index = 0,
+                                                           .present = true,
+                                                           .value_changed = true,
+                                                           .shown = {30_kudos},
+                                                           .touched = true,
+                                                           .last_active = 50}}));
 }
 
 TEST(Settling, SkipsWorkersAndTeamsThatAreGone)
@@ -320,6 +329,18 @@ TEST(Refusals, LetAFullColumnShrink)
                                                            .value_changed = true,
                                                            .shown = {30_kudos, 2147483646_kudos},
                                                            .step = {0, -1_kudos}}}));
+}
+
+TEST(Refusals, NameABalanceWhoseFloorAdjustmentNoRowCanHold)
+{
+    constexpr Cents deepest = 25_kudos - 999'999'999'999'999'999.99_kudos;
+    OpenBatch batch({spendable(1, 3, 0), spendable(2, 4, -0.01_kudos)}, {});
+    batch.validate_and_fold();
+    TargetState state = user("g_1", round_to_units(deepest) * 100);
+    state.remainder[0] = deepest - state.shown[0];
+    batch.settle(Table::users, {state, state});
+    EXPECT_EQ(list(floor_adjustments(*batch)), (std::vector<FloorAdjustment>{{3, 999'999'999'999'999'999.99_kudos}}));
+    EXPECT_EQ(list(refusals(*batch)), (Refusals{withhold_user(column::user_kudos, 4)}));
 }
 
 TEST(Refusals, NameAUserWhoIsNotThere)
@@ -397,6 +418,7 @@ TEST(Quarantine, TakesTheWholeEventWithTheReasonOfItsLowestInvalidRow)
     batch.validate({3});
     EXPECT_EQ(list(quarantined_events(*batch)),
               (Events{{uuid(10), Reason::unknown_projection}, {uuid(20), Reason::invalid_stat_contribution}}));
+    EXPECT_EQ(quarantined_rows(*batch), 5u);
     EXPECT_EQ(list(stat_ids(*batch)), (Ids{4}));
 }
 

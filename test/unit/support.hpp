@@ -37,7 +37,7 @@ inline bool operator==(const TargetWrite &a, const TargetWrite &b)
     return a.index == b.index && a.present == b.present && a.value_changed == b.value_changed &&
            a.remainder_changed == b.remainder_changed && std::ranges::equal(a.shown, b.shown) &&
            std::ranges::equal(a.step, b.step) && std::ranges::equal(a.remainder, b.remainder) &&
-           a.last_active == b.last_active;
+           a.touched == b.touched && a.last_active == b.last_active;
 }
 
 inline bool operator==(const Settled &a, const Settled &b)
@@ -501,9 +501,9 @@ inline void PrintTo(const TargetDelta &delta, std::ostream *out)
 inline void PrintTo(const TargetWrite &write, std::ostream *out)
 {
     *out << "{" << write.index << (write.present ? " update" : " insert") << (write.value_changed ? " value" : "")
-         << (write.remainder_changed ? " remainder" : "") << ", shown " << show_all(write.shown) << ", step "
-         << show_all(write.step) << ", remainder " << show_all(write.remainder) << ", active " << write.last_active
-         << "}";
+         << (write.remainder_changed ? " remainder" : "") << (write.touched ? " touch" : "") << ", shown "
+         << show_all(write.shown) << ", step " << show_all(write.step) << ", remainder " << show_all(write.remainder)
+         << ", active " << write.last_active << "}";
 }
 
 inline void PrintTo(const Settled &settled, std::ostream *out)
