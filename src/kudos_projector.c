@@ -48,6 +48,7 @@ int			kudos_batch_size;
 int			kudos_interval;
 int			kudos_max_catchup_cycles;
 int			kudos_lock_timeout;
+bool		kudos_wake_on_commit;
 char	   *kudos_trust_threshold;
 int			kudos_trust_minimum_age;
 int			kudos_suspicion_threshold;
@@ -135,6 +136,11 @@ define_settings(void)
 							&kudos_suspicion_threshold, SUSPICIONS_DEFAULT,
 							0, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("kudos_projector.wake_on_commit",
+							 "Wakes the worker when a transaction that posted commits.",
+							 "Off: postings wait for the next tick.",
+							 &kudos_wake_on_commit, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("kudos_projector");
 }
 
@@ -177,6 +183,7 @@ _PG_init(void)
 {
 	define_settings();
 	kudos_install_planner_hook();
+	kudos_install_commit_hooks();
 
 	/* loaded late, everything but the workers works */
 	if (!process_shared_preload_libraries_in_progress)
@@ -234,6 +241,7 @@ SQL_FUNCTION(release)
 SQL_FUNCTION(transfer)
 SQL_FUNCTION(post)
 SQL_FUNCTION(post_stat)
+SQL_FUNCTION(wait_applied)
 SQL_FUNCTION(quarantine)
 SQL_FUNCTION(requeue)
 SQL_FUNCTION(accept_quarantined)

@@ -24,6 +24,7 @@ extern int	kudos_interval;			/* ms between ticks */
 extern int	kudos_max_catchup_cycles;	/* cycles a tick may run */
 extern int	kudos_lock_timeout;		/* ms a cycle waits for one lock */
 
+extern bool kudos_wake_on_commit;
 extern char *kudos_trust_threshold;	/* kudos of escrow; empty: nobody is promoted */
 extern int	kudos_trust_minimum_age;	/* s since the account was created */
 extern int	kudos_suspicion_threshold;	/* suspicions that bar a promotion */

@@ -15,6 +15,7 @@ extern "C" {
 #include "session.hpp"
 #include "statement.hpp"
 #include "targets.hpp"
+#include "wake.hpp"
 
 namespace kudos::server {
 namespace {
@@ -320,6 +321,8 @@ CycleResult run_cycle(Tick &tick)
     stamp_heartbeat(schema);
     SPI_finish();
     stop_acting(acting);
+    if (result.currency_rows + result.stat_rows + result.quarantined_rows > 0)
+        announce_fold_at_commit();
     return result;
 }
 

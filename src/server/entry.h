@@ -24,6 +24,7 @@ extern Datum kudos_entry_release(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_transfer(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_post(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_post_stat(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_wait_applied(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_quarantine(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_requeue(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_accept_quarantined(FunctionCallInfo fcinfo);
@@ -34,6 +35,7 @@ extern void kudos_entry_worker(int slot);
 
 /* library load */
 extern void kudos_install_planner_hook(void);
+extern void kudos_install_commit_hooks(void);
 extern Size kudos_shared_state_size(void);
 extern void kudos_shared_state_startup(void);
 extern bool kudos_databases_valid(char *value, char **problem);

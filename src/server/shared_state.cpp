@@ -96,6 +96,7 @@ void kudos_shared_state_startup(void)
     state = static_cast<SharedState *>(ShmemInitStruct("kudos_projector", sizeof(SharedState), &found));
     if (!found) {
         memset(static_cast<void *>(state), 0, sizeof(SharedState));
+        ConditionVariableInit(&state->something_folded);
         state->lock = &GetNamedLWLockTranche("kudos_projector")->lock;
     }
     LWLockRelease(AddinShmemInitLock);

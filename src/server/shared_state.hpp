@@ -5,6 +5,7 @@
 #include "pg.hpp"
 
 extern "C" {
+#include "storage/condition_variable.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 }
@@ -23,10 +24,11 @@ constexpr int max_stuck_shown = 8;
 struct Slot {
     char database[NAMEDATALEN]; // empty: free
     Oid database_oid;
-    Oid role;     // that the worker connects as, found by the scout; invalid: superuser
-    pid_t pid;    // 0: no process
-    Latch *latch; // of that process, in shared memory
-    bool ready;   // the scout found everything in place
+    Oid role;            // that the worker connects as, found by the scout; invalid: superuser
+    pid_t pid;           // 0: no process
+    Latch *latch;        // of that process, in shared memory
+    bool wake_requested; // a posting was committed
+    bool ready;          // the scout found everything in place
     WorkerState state;
     char reason[reason_size]; // why it waits or stands down
     TimestampTz started_at;
@@ -54,7 +56,8 @@ struct Slot {
 
 struct SharedState {
     LWLock *lock;
-    Latch *launcher; // null while it does not run
+    ConditionVariable something_folded; // broadcast after the commit of a fold
+    Latch *launcher;                    // null while it does not run
     Slot slot[KUDOS_MAX_DATABASES];
 };
 

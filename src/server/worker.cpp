@@ -25,6 +25,7 @@ extern "C" {
 #include "entry.h"
 #include "session.hpp"
 #include "shared_state.hpp"
+#include "wake.hpp"
 
 namespace kudos::server {
 namespace {
@@ -419,7 +420,7 @@ void wait_ms(long milliseconds)
         // The clock may have stepped back: never wait longer than an interval for that.
         const TimestampTz latest = TimestampTzPlusMilliseconds(now, std::max(error_pause_ms(), kudos_interval));
         next_tick = std::min(next_tick, latest);
-        if (now < next_tick) {
+        if (now < next_tick && !(kudos_wake_on_commit && my_slot->consecutive_errors == 0 && take_wake_request())) {
             wait_ms(TimestampDifferenceMilliseconds(now, next_tick));
             continue;
         }

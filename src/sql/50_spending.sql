@@ -81,3 +81,10 @@ REVOKE ALL ON FUNCTION kudos_release(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION kudos_transfer(integer, integer, numeric, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION kudos_post(integer, numeric, text, boolean, uuid, text, jsonb, uuid, text, timestamp) FROM PUBLIC;
 REVOKE ALL ON FUNCTION kudos_post_stat(text, numeric, text, integer, uuid, integer, uuid, text, text, uuid, text, jsonb, uuid, text, timestamp) FROM PUBLIC;
+
+CREATE FUNCTION kudos_wait_applied(event_id uuid, timeout interval) RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'kudos_wait_applied';
+COMMENT ON FUNCTION kudos_wait_applied(uuid, interval) IS
+    'wait until every posting of the event is applied; false at the timeout, and at once where it is quarantined or the mode is shadow';
+REVOKE ALL ON FUNCTION kudos_wait_applied(uuid, interval) FROM PUBLIC;
