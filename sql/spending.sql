@@ -305,7 +305,7 @@ SELECT kudos_transfer(1, 2, 20, 'l');
 DROP TRIGGER veto ON kudos_transfers;
 CREATE TRIGGER veto BEFORE INSERT ON kudos_stat_events FOR EACH ROW EXECUTE FUNCTION veto();
 \set VERBOSITY sqlstate
-SELECT kudos_transfer(1, 2, 20, 'l');
+SELECT kudos_transfer(1, 2, 20, 'm');
 \set VERBOSITY default
 DROP TRIGGER veto ON kudos_stat_events;
 DROP FUNCTION veto();

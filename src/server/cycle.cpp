@@ -3,7 +3,6 @@
 extern "C" {
 #include "portability/instr_time.h"
 #include "utils/fmgrprotos.h"
-#include "utils/resowner.h"
 }
 
 #include <algorithm>
@@ -14,6 +13,7 @@ extern "C" {
 #include "promote.hpp"
 #include "session.hpp"
 #include "statement.hpp"
+#include "subtransaction.hpp"
 #include "targets.hpp"
 #include "wake.hpp"
 
@@ -96,8 +96,25 @@ Batch &open_batch_in(MemoryContext context, const Claim &claim, std::span<const 
     return *batch;
 }
 
+// Somebody who holds a row of a user to be promoted delays the promotions, not the fold.
+void promote(const Schema &schema, const Batch &batch, Tick &tick, CycleResult &result)
+{
+    const Ended ended = run_in_subtransaction([&] {
+        const Promotion promotion = promote_and_drain(schema);
+        unpause_workers(schema, batch, promotion.users);
+        result.promoted_users = static_cast<int64>(promotion.users.size());
+        result.drained_users = promotion.drained_users;
+        return true;
+    });
+    if (ended == Ended::timed_out) {
+        result.promoted_users = 0;
+        result.drained_users = 0;
+        tick.found_locks = true;
+    }
+}
+
 // Steps 3 to 5 of the contract. What could not be written ends among the refusals of the batch.
-void fold_batch_of(const Schema &schema, Batch &batch, Attempt attempt, bool promotes, CycleResult &result,
+void fold_batch_of(const Schema &schema, Batch &batch, Tick &tick, Attempt attempt, CycleResult &result,
                    Stopwatch &stopwatch)
 {
     validate_claim(schema, batch, attempt);
@@ -124,12 +141,8 @@ void fold_batch_of(const Schema &schema, Batch &batch, Attempt attempt, bool pro
     settle_holds(schema, batch);
     stopwatch.lap(Phase::holds);
 
-    if (result.settled && promotes && refusals(batch).empty()) {
-        const Promotion promotion = promote_and_drain(schema);
-        result.promoted_users = static_cast<int64>(promotion.users.size());
-        result.drained_users = promotion.drained_users;
-        unpause_workers(schema, batch, promotion.users);
-    }
+    if (result.settled && tick.promotes && refusals(batch).empty())
+        promote(schema, batch, tick, result);
     stopwatch.lap(Phase::promotion);
 
     write_targets(schema, batch, Table::workers, attempt);
@@ -171,13 +184,10 @@ void withhold(Tick &tick, std::span<const Withheld> refused)
     }
 }
 
-// One attempt, within a subtransaction of its own. False: it was undone, and the tick now knows
-// what to leave out.
+// One attempt. False: it is to be undone, and the tick now knows what to leave out.
 bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult &result)
 {
     MemoryContext before = CurrentMemoryContext;
-    ResourceOwner owner = CurrentResourceOwner;
-    BeginInternalSubTransaction(nullptr);
     SPI_connect();
     MemoryContext cycle_context = AllocSetContextCreate(CurrentMemoryContext, "kudos cycle", ALLOCSET_DEFAULT_SIZES);
     MemoryContextSwitchTo(cycle_context);
@@ -186,71 +196,42 @@ bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult
     attempted.lock_acquired = true;
     Stopwatch stopwatch(attempted);
     const Claim claim = claim_postings(schema, tick.position, tick.batch_size, tick.all_withheld());
-    const ScanPosition position = position_after(claim, tick.position);
     attempted.settled = claim.settled;
     stopwatch.lap(Phase::claim);
 
     Batch &batch = open_batch_in(cycle_context, claim, tick.all_withheld());
-    fold_batch_of(schema, batch, attempt, tick.promotes, attempted, stopwatch);
+    fold_batch_of(schema, batch, tick, attempt, attempted, stopwatch);
     const bool written = refusals(batch).empty();
-    if (!written)
+    if (written) {
+        tick.position = position_after(claim, tick.position);
+        result = attempted;
+    } else {
         withhold(tick, refusals(batch));
+    }
 
     MemoryContextSwitchTo(before);
     MemoryContextDelete(cycle_context);
     SPI_finish();
-    if (written)
-        ReleaseCurrentSubTransaction();
-    else
-        RollbackAndReleaseCurrentSubTransaction();
-    MemoryContextSwitchTo(before);
-    CurrentResourceOwner = owner;
-    if (written) {
-        tick.position = position;
-        result = attempted;
-    }
     return written;
 }
 
-// Like attempt_fold, but undoes the subtransaction at an error, which must not leave it open; and a
-// lock that was not had in time is none: the next attempt passes over what is locked (section 10,
-// point 6).
-bool attempt_fold_or_undo(const Schema &schema, Tick &tick, Attempt attempt, CycleResult &result)
-{
-    MemoryContext before = CurrentMemoryContext;
-    ResourceOwner owner = CurrentResourceOwner;
-    volatile bool written = false;
-    PG_TRY();
-    {
-        written = attempt_fold(schema, tick, attempt, result);
-    }
-    PG_CATCH();
-    {
-        MemoryContextSwitchTo(before);
-        ErrorData *error = CopyErrorData();
-        FlushErrorState();
-        RollbackAndReleaseCurrentSubTransaction();
-        MemoryContextSwitchTo(before);
-        CurrentResourceOwner = owner;
-        if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE || attempt == Attempt::careful)
-            ReThrowError(error);
-        FreeErrorData(error);
-        tick.found_locks = true;
-    }
-    PG_END_TRY();
-    return written;
-}
-
-// Runs attempts until one is written whole; each failed one leaves out what it found stuck.
+// Runs attempts until one is written whole; each failed one leaves out what it found stuck, or, after a
+// lock time-out, makes the next one pass over what is locked (section 10, point 6).
 void fold(const Schema &schema, Tick &tick, CycleResult &result)
 {
     for (bool written = false; !written;) {
         CHECK_FOR_INTERRUPTS();
         const int known = tick.withheld_count;
-        const bool knew_locks = tick.found_locks;
-        const Attempt attempt = knew_locks ? Attempt::careful : tick.first_attempt;
-        written = attempt_fold_or_undo(schema, tick, attempt, result);
-        if (!written && tick.withheld_count == known && tick.found_locks == knew_locks)
+        const Attempt attempt = tick.found_locks ? Attempt::careful : tick.first_attempt;
+        const Ended ended = run_in_subtransaction([&] { return attempt_fold(schema, tick, attempt, result); });
+        written = ended == Ended::kept;
+        if (ended == Ended::timed_out && attempt == Attempt::careful)
+            ereport(ERROR,
+                    (errcode(ERRCODE_LOCK_NOT_AVAILABLE), errmsg("a lock that a cycle needs was not had in time"),
+                     errdetail("It is on a hold, or on a whole table; the cycle is tried again."),
+                     errhint("pg_blocking_pids() of the waiting process names who holds it.")));
+        tick.found_locks = tick.found_locks || ended == Ended::timed_out;
+        if (ended == Ended::undone && tick.withheld_count == known)
             elog(ERROR, "a cycle cannot be written and does not know why");
     }
 }

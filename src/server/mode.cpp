@@ -87,7 +87,8 @@ void store_mode(const Schema &schema, LedgerMode mode)
     const Oid types[] = {TEXTOID, TIMESTAMPOID};
     const Datum parameters[] = {CStringGetTextDatum(mode_name(mode)), TimestampGetDatum(utc_now())};
     SPI_connect();
-    execute(prepared(write_mode_statement, schema, write_write_mode, 0, types), parameters, SPI_OK_INSERT);
+    write_exactly(prepared(write_mode_statement, schema, write_write_mode, 0, types), parameters, SPI_OK_INSERT, 1,
+                  schema.control_name);
     SPI_finish();
 }
 

@@ -205,11 +205,8 @@ void append_postings(const Schema &schema, std::span<const NewPosting> rows)
         array_from(rows, TEXTOID, [](const NewPosting &row) { return text_datum(row.reservation); }),
         TimestampGetDatum(utc_now()),
     };
-    const uint64 stored =
-        execute(prepared(append_statement, schema, write_append, 0, types), parameters, SPI_OK_INSERT);
-    if (stored != rows.size())
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("postings were not stored"),
-                        errhint("Remove the trigger or rule that keeps rows from table %s.", schema.ledger_name)));
+    write_exactly(prepared(append_statement, schema, write_append, 0, types), parameters, SPI_OK_INSERT, rows.size(),
+                  schema.ledger_name);
 }
 
 } // namespace kudos::server

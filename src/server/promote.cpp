@@ -123,21 +123,8 @@ void trust(const Schema &schema, std::span<const std::int64_t> users)
 {
     const Oid types[] = {INT8ARRAYOID};
     const Datum parameters[] = {array_of(users)};
-    const uint64 written = execute(prepared(trust_statement, schema, write_trust, 0, types), parameters, SPI_OK_INSERT);
-    if (written != users.size())
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("promoted users could not be written to table %s", schema.user_roles_name),
-                        errhint("Remove the trigger or rule that keeps rows from it.")));
-}
-
-void emit(Statement &statement, const Schema &schema, WriteStatement write, std::span<const Datum> parameters,
-          uint64 expected, const char *table)
-{
-    const Oid types[] = {INT8ARRAYOID, TEXTARRAYOID, UUIDARRAYOID, TIMESTAMPOID};
-    if (execute(prepared(statement, schema, write, 0, types), parameters, SPI_OK_INSERT) != expected)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("escrow rows could not be written to table %s", table),
-                        errhint("Remove the trigger or rule that keeps rows from it.")));
+    write_exactly(prepared(trust_statement, schema, write_trust, 0, types), parameters, SPI_OK_INSERT, users.size(),
+                  schema.user_roles_name);
 }
 
 // The unapplied pair itself is the guard against a second one.
@@ -158,8 +145,11 @@ std::int64_t drain(const Schema &schema)
         array_from(each, UUIDOID, [&](uint64 row) { return rows.datum(row, 3); }),
         TimestampGetDatum(utc_now()),
     };
-    emit(emit_currency_statement, schema, write_emit_currency, parameters, 2 * count, schema.ledger_name);
-    emit(emit_stats_statement, schema, write_emit_stats, parameters, count, schema.stat_events_name);
+    const Oid types[] = {INT8ARRAYOID, TEXTARRAYOID, UUIDARRAYOID, TIMESTAMPOID};
+    write_exactly(prepared(emit_currency_statement, schema, write_emit_currency, 0, types), parameters, SPI_OK_INSERT,
+                  2 * count, schema.ledger_name);
+    write_exactly(prepared(emit_stats_statement, schema, write_emit_stats, 0, types), parameters, SPI_OK_INSERT, count,
+                  schema.stat_events_name);
     return static_cast<std::int64_t>(count);
 }
 

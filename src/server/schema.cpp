@@ -332,6 +332,34 @@ ValueColumn value_column(Relation relation, const char *name)
 }
 
 // ---------------------------------------------------------------------------------------------
+// Restores
+
+// Whether the ledger that is being looked at refers to users. pg_restore adds foreign keys last of
+// all, indexes shortly before: while this one is missing, they may be missing for the same reason.
+bool restored = true;
+
+bool references_users(Relation ledger)
+{
+    ListCell *cell;
+    foreach (cell, RelationGetFKeyList(ledger)) {
+        const char *referenced = get_rel_name(lfirst_node(ForeignKeyCacheInfo, cell)->confrelid);
+        if (referenced != nullptr && strcmp(referenced, "users") == 0)
+            return true;
+    }
+    return false;
+}
+
+void report_restore()
+{
+    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                    errmsg("table %s has no foreign key to users", qualified(kudos_schema, "kudos_ledger")),
+                    errdetail("A restore seems to be under way; nothing is folded until it is complete."),
+                    errhint("Let the restore finish, or ALTER TABLE %s ADD FOREIGN KEY (user_id) REFERENCES %s "
+                            "ON DELETE RESTRICT;",
+                            qualified(kudos_schema, "kudos_ledger"), qualified(kudos_schema, "users"))));
+}
+
+// ---------------------------------------------------------------------------------------------
 // Indexes
 
 bool index_usable(Relation index)
@@ -382,6 +410,8 @@ QueueIndexes queue_indexes(Relation relation, std::initializer_list<const char *
         }
         index_close(index, AccessShareLock);
     }
+    if (by_id == NIL && !restored)
+        report_restore();
     if (by_id == NIL)
         ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                         errmsg("table \"%s.%s\" has no valid index on its unapplied rows", kudos_schema,
@@ -439,6 +469,8 @@ void require_unique_index(Relation relation, std::initializer_list<const char *>
     }
     if (served)
         return;
+    if (!restored)
+        report_restore();
     StringInfoData list;
     initStringInfo(&list);
     for (const char *name : columns)
@@ -490,6 +522,8 @@ void require_access(Relation relation, Oid role, AclMode needed)
 void resolve_ledger(Schema *schema, Oid namespace_oid)
 {
     Relation ledger = open_table(namespace_oid, "kudos_ledger");
+    restored = references_users(ledger);
+    schema->restored = restored;
     require_column(ledger, "event_id", Family::uuid);
     require_column(ledger, "user_id", Family::integer);
     require_column(ledger, "entry_type", Family::text);
@@ -769,22 +803,8 @@ bool may_use_schema(Oid namespace_oid, Oid role)
 
 void require_restored(const Schema &schema)
 {
-    Relation ledger = relation_open(schema.ledger, AccessShareLock);
-    const Oid users = get_relname_relid("users", RelationGetNamespace(ledger));
-    bool references_users = false;
-    ListCell *cell;
-    foreach (cell, RelationGetFKeyList(ledger)) {
-        const ForeignKeyCacheInfo *key = lfirst_node(ForeignKeyCacheInfo, cell);
-        references_users = references_users || key->confrelid == users;
-    }
-    relation_close(ledger, AccessShareLock);
-    if (!references_users)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("table %s has no foreign key to users", schema.ledger_name),
-                        errdetail("A restore seems to be under way; nothing is folded until it is complete."),
-                        errhint("Let the restore finish, or ALTER TABLE %s ADD FOREIGN KEY (user_id) REFERENCES %s "
-                                "ON DELETE RESTRICT;",
-                                schema.ledger_name, schema.of(Table::users).name)));
+    if (!schema.restored)
+        report_restore();
 }
 
 } // namespace kudos::server

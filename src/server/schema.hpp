@@ -33,6 +33,7 @@ struct Schema {
     uint64 generation; // changes whenever anything here may have
     Oid extension;
     Oid ledger_owner; // the role that every cycle acts as
+    bool restored;    // kudos_ledger has its foreign key to users
     Oid ledger;
     Oid stat_events;
     const char *ledger_name;
@@ -62,13 +63,14 @@ struct Schema {
 bool lock_extension();
 
 // Gives the schema, checked; valid until the next call. Raises an error that names what is missing
-// or unfit and the statement that mends it: 3F000, 42P01, 42703, 42704, 42804, 42501, 55000, 0A000.
+// or unfit and the statement that mends it: 3F000, 42P01, 42703, 42704, 42804, 42501, 0A000.
 const Schema &current_schema();
+
+// Raises 55000 while the foreign key from kudos_ledger to users is missing: a restore is under way, and
+// nobody can be said to be missing (section 4).
+void require_restored(const Schema &schema);
 
 // Whether the role may use what stands in the schema at all.
 bool may_use_schema(Oid namespace_oid, Oid role);
-
-// Raises 55000 while the foreign key from kudos_ledger to users is missing: a restore is under way.
-void require_restored(const Schema &schema);
 
 } // namespace kudos::server

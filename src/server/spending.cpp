@@ -63,7 +63,7 @@ void write_store_hold(StringInfo sql, const Schema &schema, int)
                      " created, released_at) VALUES (gen_random_uuid(), $1, $2, $3, $4::numeric, $4::numeric, $5, NULL)"
                      " ON CONFLICT (business_id) DO UPDATE SET original_amount = excluded.original_amount,"
                      " remaining_amount = excluded.remaining_amount, event_id = excluded.event_id,"
-                     " created = excluded.created, released_at = NULL",
+                     " created = excluded.created, released_at = NULL WHERE h.user_id = excluded.user_id",
                      schema.reservations_name);
 }
 
@@ -188,6 +188,16 @@ Hold find_hold(const Schema &schema, std::string_view business_id)
     return {true, rows.boolean(0, 3), rows.integer(0, 1), read_cents(rows, 2)};
 }
 
+[[noreturn]] void reject_other_payer(std::string_view business_id)
+{
+    ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                    errmsg("hold \"%.*s\" belongs to another payer", static_cast<int>(business_id.size()),
+                           business_id.data())));
+    pg_unreachable();
+}
+
+// Another payer may have made a hold of this business id since we looked: the payer lock serialises
+// one payer's calls only.
 void store_hold(const Schema &schema, std::int64_t user, std::string_view business_id, Cents amount, const Uuid *event)
 {
     const Oid types[] = {TEXTOID, INT8OID, UUIDOID, TEXTOID, TIMESTAMPOID};
@@ -195,10 +205,15 @@ void store_hold(const Schema &schema, std::int64_t user, std::string_view busine
                       cents_datum(amount), TimestampGetDatum(utc_now())};
     const char nulls[] = {' ', ' ', event != nullptr ? ' ' : 'n', ' ', ' '};
     SPIPlanPtr plan = prepared(store_hold_statement, schema, write_store_hold, 0, types);
-    if (SPI_execute_plan(plan, values, nulls, false, 0) != SPI_OK_INSERT || SPI_processed != 1)
-        ereport(ERROR,
-                (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("the hold was not stored"),
-                 errhint("Remove the trigger or rule that keeps rows from table %s.", schema.reservations_name)));
+    if (SPI_execute_plan(plan, values, nulls, false, 0) != SPI_OK_INSERT)
+        elog(ERROR, "could not store a hold");
+    if (SPI_processed == 1)
+        return;
+    const Hold hold = find_hold(schema, business_id);
+    if (hold.exists && hold.user != user)
+        reject_other_payer(business_id);
+    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("the hold was not stored"),
+                    errhint("Remove the trigger or rule that keeps rows from table %s.", schema.reservations_name)));
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -238,13 +253,16 @@ void record_transfer(const Schema &schema, const Transfer &transfer)
 
     const Oid request_types[] = {UUIDOID, INT8OID, INT8OID, TEXTOID, TIMESTAMPOID};
     const Datum request[] = {event, source, dest, amount, now};
-    execute(prepared(store_transfer_statement, schema, write_store_transfer, 0, request_types), request, SPI_OK_INSERT);
+    write_exactly(prepared(store_transfer_statement, schema, write_store_transfer, 0, request_types), request,
+                  SPI_OK_INSERT, 1, transfers_table(schema));
 
     const Oid row_types[] = {INT8OID, INT8OID, TEXTOID, TIMESTAMPOID};
     const Datum row[] = {source, dest, amount, now};
-    execute(prepared(transfer_row_statement, schema, write_transfer_row, 0, row_types), row, SPI_OK_INSERT);
+    write_exactly(prepared(transfer_row_statement, schema, write_transfer_row, 0, row_types), row, SPI_OK_INSERT, 1,
+                  schema.transfers_name);
 
-    execute(prepared(transfer_stats_statement, schema, write_transfer_stats, 0, request_types), request, SPI_OK_INSERT);
+    write_exactly(prepared(transfer_stats_statement, schema, write_transfer_stats, 0, request_types), request,
+                  SPI_OK_INSERT, 2, schema.stat_events_name);
 }
 
 // Reserve, debit and credit under one event; the debit's own fold consumes the hold.
@@ -305,9 +323,7 @@ Reservation reserve(const Schema &schema, std::int64_t user, std::string_view bu
     lock_payer(user);
     const Hold hold = find_hold(schema, business_id);
     if (hold.exists && hold.user != user)
-        ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                        errmsg("hold \"%.*s\" belongs to another payer", static_cast<int>(business_id.size()),
-                               business_id.data())));
+        reject_other_payer(business_id);
     const Account account = read_account(schema, user);
     if (hold.active)
         return {true, hold.remaining, account.available()};

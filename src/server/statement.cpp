@@ -103,6 +103,17 @@ uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_
     return SPI_processed;
 }
 
+void write_exactly(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code, uint64 rows,
+                   const char *table)
+{
+    const uint64 written = execute(plan, parameters, expected_code);
+    if (written != rows)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("only %llu of %llu rows could be written to table %s",
+                               static_cast<unsigned long long>(written), static_cast<unsigned long long>(rows), table),
+                        errhint("Remove the trigger or rule that keeps rows from it.")));
+}
+
 int pin_plans(const Schema &schema, QueuePath path)
 {
     const int level = NewGUCNestLevel();

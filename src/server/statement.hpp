@@ -26,6 +26,11 @@ SPIPlanPtr prepared(Statement &statement, const Schema &schema, WriteStatement w
 // internal error when the server answers with another code than the one expected.
 uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code);
 
+// The same, for a statement that must write exactly so many rows of the table. Raises 55000 where a
+// trigger or rule kept some from it.
+void write_exactly(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code, uint64 rows,
+                   const char *table);
+
 // How the two queue tables may be read while plans are pinned.
 enum class QueuePath : uint8 {
     by_id, // a claim: the queue indexes on (id)

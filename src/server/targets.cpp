@@ -516,14 +516,9 @@ void write_remainders(const Schema &schema, Batch &batch, Table table, std::span
             return Int64GetDatum(static_cast<std::int64_t>(write.remainder[c]));
         });
     }
-    const uint64 written = execute(prepared(remainder_statement[static_cast<int>(table)], schema, write_remainder,
-                                            static_cast<int>(table), std::span(types).first(count)),
-                                   std::span<const Datum>(parameters).first(count), SPI_OK_INSERT);
-    if (written != chosen.size())
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("only %zu of %zu remainders could be written to table %s",
-                               static_cast<std::size_t>(written), chosen.size(), target.remainder),
-                        errhint("Remove the trigger or rule that keeps rows from it.")));
+    write_exactly(prepared(remainder_statement[static_cast<int>(table)], schema, write_remainder,
+                           static_cast<int>(table), std::span(types).first(count)),
+                  std::span<const Datum>(parameters).first(count), SPI_OK_INSERT, chosen.size(), target.remainder);
 }
 
 template <typename Choose> std::span<TargetWrite> choose(std::span<const TargetWrite> all, Choose chosen_when)

@@ -147,7 +147,7 @@ SELECT set_eq($$ SELECT name, context FROM pg_settings WHERE name LIKE 'kudos_pr
   ('kudos_projector.batch_size', 'superuser'), ('kudos_projector.interval', 'sighup'),
   ('kudos_projector.max_catchup_cycles', 'superuser'), ('kudos_projector.lock_timeout', 'superuser'),
   ('kudos_projector.trust_threshold', 'superuser'), ('kudos_projector.trust_minimum_age', 'superuser'),
-  ('kudos_projector.suspicion_threshold', 'superuser') $$, 'settings, all of them reloadable');
+  ('kudos_projector.suspicion_threshold', 'superuser'), ('kudos_projector.wake_on_commit', 'sighup') $$, 'settings, all of them reloadable');
 
 SELECT * FROM finish();
 ROLLBACK;
