@@ -99,10 +99,20 @@ bool is_withheld(const Batch &batch, const StatPosting &row)
     return held;
 }
 
+// A hold is fed by the debits that name it, and by every row of its event: the last one releases it.
+bool feeds_hold(const CurrencyPosting &row, const Withheld &held)
+{
+    return held.table == Table::reservations && ((row.names_reservation && row.reservation == held.key.action) ||
+                                                 (held.key.uuid != Uuid{} && row.event == held.key.uuid));
+}
+
 bool is_withheld(const Batch &batch, const CurrencyPosting &row)
 {
-    return !batch.withheld.empty() &&
-           is_withheld(batch, Table::users, currency_column(row), TargetKey{.user = row.user});
+    if (batch.withheld.empty())
+        return false;
+    return is_withheld(batch, Table::users, currency_column(row), TargetKey{.user = row.user}) ||
+           std::any_of(batch.withheld.begin(), batch.withheld.end(),
+                       [&](const Withheld &held) { return feeds_hold(row, held); });
 }
 
 // The whole event is set aside, with the reason of its lowest invalid row (claims come by id).
@@ -158,6 +168,7 @@ Absent when_absent(Table table)
 {
     switch (table) {
     case Table::users:
+    case Table::reservations:
         return Absent::refuse;
     case Table::workers:
     case Table::teams:

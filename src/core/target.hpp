@@ -10,8 +10,17 @@
 
 namespace kudos {
 
-enum class Table : std::uint8_t { users, user_stats, worker_stats, user_records, workers, teams };
-constexpr int table_count = 6;
+enum class Table : std::uint8_t {
+    users,
+    user_stats,
+    worker_stats,
+    user_records,
+    workers,
+    teams,
+    // Not summed, but a target that can be stuck: a hold, keyed by its business id (action) and event (uuid).
+    reservations,
+};
+constexpr int table_count = 6; // that are summed
 constexpr int max_value_columns = 3;
 
 // Positions of the value columns of each table; the stats and records have the one at 0.

@@ -27,7 +27,9 @@ void write_claim_currency(StringInfo sql, const Schema &schema, int variant)
                      " FROM %s l WHERE NOT l.applied AND l.applied IS FALSE AND l.id > $1",
                      schema.ledger_name);
     if (variant == with_withheld)
-        appendStringInfoString(sql, " AND l.user_id <> ALL (CASE WHEN l.escrow THEN $4::int8[] ELSE $3::int8[] END)");
+        appendStringInfoString(sql, " AND l.user_id <> ALL (CASE WHEN l.escrow THEN $4::int8[] ELSE $3::int8[] END)"
+                                    " AND l.event_id <> ALL ($6) AND (l.escrow OR l.amount >= 0"
+                                    " OR coalesce(l.detail ->> 'reservation_id' <> ALL ($5), true))");
     appendStringInfoString(sql, " ORDER BY l.id LIMIT $2 FOR UPDATE OF l SKIP LOCKED");
 }
 
@@ -83,8 +85,20 @@ std::span<std::int64_t> withheld_users(std::span<const Withheld> withheld, int c
     return users.first(count);
 }
 
+std::span<const Withheld> withheld_holds(std::span<const Withheld> withheld)
+{
+    std::span<Withheld> holds = allocate<Withheld>(withheld.size());
+    std::size_t count = 0;
+    for (const Withheld &held : withheld)
+        if (held.table == Table::reservations)
+            holds[count++] = held;
+    return holds.first(count);
+}
+
 bool feeds_from_stats(const Withheld &held)
 {
+    if (held.table == Table::reservations)
+        return false;
     return held.table != Table::users || held.column == column::any || held.column >= column::user_activity;
 }
 
@@ -217,14 +231,17 @@ std::span<StatPosting> read_stats()
 std::span<CurrencyPosting> claim_currency(const Schema &schema, const ScanPosition &position, int batch_size,
                                           std::span<const Withheld> withheld)
 {
-    const Oid types[] = {INT8OID, INT8OID, INT8ARRAYOID, INT8ARRAYOID};
+    const Oid types[] = {INT8OID, INT8OID, INT8ARRAYOID, INT8ARRAYOID, TEXTARRAYOID, UUIDARRAYOID};
     const int variant = withheld.empty() ? plain : with_withheld;
     SPIPlanPtr plan = prepared(claim_currency_statement[variant], schema, write_claim_currency, variant,
-                               std::span(types).first(variant == plain ? 2 : 4));
-    Datum parameters[4] = {Int64GetDatum(position.after_ledger_id), Int64GetDatum(batch_size)};
+                               std::span(types).first(variant == plain ? 2 : 6));
+    Datum parameters[6] = {Int64GetDatum(position.after_ledger_id), Int64GetDatum(batch_size)};
     if (variant == with_withheld) {
         parameters[2] = array_of(withheld_users(withheld, column::user_kudos));
         parameters[3] = array_of(withheld_users(withheld, column::user_evaluating));
+        const std::span<const Withheld> holds = withheld_holds(withheld);
+        parameters[4] = array_from(holds, TEXTOID, [](const Withheld &held) { return text_datum(held.key.action); });
+        parameters[5] = array_from(holds, UUIDOID, [](const Withheld &held) { return uuid_datum(held.key.uuid); });
     }
     execute(plan, parameters, SPI_OK_SELECT);
     const Rows rows;

@@ -23,7 +23,6 @@ namespace {
 constexpr int first_withheld_room = 16;
 
 Statement heartbeat_statement;
-Statement lock_state_statement;
 
 void write_heartbeat(StringInfo sql, const Schema &schema, int)
 {
@@ -33,29 +32,23 @@ void write_heartbeat(StringInfo sql, const Schema &schema, int)
                      schema.state_name);
 }
 
-void write_lock_state(StringInfo sql, const Schema &schema, int)
-{
-    appendStringInfo(sql, "SELECT s.id FROM %s s WHERE s.id = 1 FOR NO KEY UPDATE OF s", schema.state_name);
-}
-
 bool try_applier_lock()
 {
     return DatumGetBool(DirectFunctionCall1(pg_try_advisory_xact_lock_int8, Int64GetDatum(applier_lock)));
 }
 
-// A caller's REPEATABLE READ snapshot may be older than the last fold, which always stamps this row:
-// locking it raises 40001 then, before anything stale is read.
-void refuse_stale_snapshot(const Schema &schema)
+// Nothing reads it to choose work, so somebody who holds its row delays the stamp, not the fold.
+void stamp_heartbeat(const Schema &schema, Tick &tick)
 {
-    if (IsolationUsesXactSnapshot())
-        execute(prepared(lock_state_statement, schema, write_lock_state, 0, {}), {}, SPI_OK_SELECT);
-}
-
-void stamp_heartbeat(const Schema &schema)
-{
-    const Oid types[] = {TIMESTAMPOID};
-    const Datum parameters[] = {TimestampGetDatum(utc_now())};
-    execute(prepared(heartbeat_statement, schema, write_heartbeat, 0, types), parameters, SPI_OK_INSERT);
+    const Ended ended = run_in_subtransaction([&] {
+        const Oid types[] = {TIMESTAMPOID};
+        const Datum parameters[] = {TimestampGetDatum(utc_now())};
+        SPI_connect();
+        execute(prepared(heartbeat_statement, schema, write_heartbeat, 0, types), parameters, SPI_OK_INSERT);
+        SPI_finish();
+        return true;
+    });
+    tick.found_locks = tick.found_locks || ended == Ended::timed_out;
 }
 
 // Measures the phases one after the other.
@@ -138,7 +131,7 @@ void fold_batch_of(const Schema &schema, Batch &batch, Tick &tick, Attempt attem
     write_targets(schema, batch, Table::user_records, attempt);
     stopwatch.lap(Phase::stats);
 
-    settle_holds(schema, batch);
+    settle_holds(schema, batch, attempt);
     stopwatch.lap(Phase::holds);
 
     if (result.settled && tick.promotes && refusals(batch).empty())
@@ -260,12 +253,14 @@ void end_tick(Tick *tick)
 
 void describe(const Withheld &held, char *text, Size size)
 {
-    constexpr const char *names[table_count] = {"users",        "user_stats", "worker_stats",
-                                                "user_records", "workers",    "teams"};
+    constexpr const char *names[] = {"users",   "user_stats", "worker_stats",      "user_records",
+                                     "workers", "teams",      "kudos_reservations"};
     const bool by_uuid =
         held.table == Table::worker_stats || held.table == Table::workers || held.table == Table::teams;
     char key[40];
-    if (by_uuid)
+    if (held.table == Table::reservations)
+        key[0] = '\0';
+    else if (by_uuid)
         snprintf(key, sizeof(key), "%s", DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(held.key.uuid))));
     else
         snprintf(key, sizeof(key), "%ld", static_cast<long>(held.key.user));
@@ -291,16 +286,14 @@ CycleResult run_cycle(Tick &tick)
         return result;
 
     const Acting acting = act_as_ledger_owner(schema);
+    limit_lock_waits();
     SPI_connect();
     grant_own_tables(schema);
-    refuse_stale_snapshot(schema);
     SPI_finish();
 
     fold(schema, tick, result);
 
-    SPI_connect();
-    stamp_heartbeat(schema);
-    SPI_finish();
+    stamp_heartbeat(schema, tick);
     stop_acting(acting);
     if (result.currency_rows + result.stat_rows + result.quarantined_rows > 0)
         announce_fold_at_commit();

@@ -1,22 +1,28 @@
 #include "holds.hpp"
 
+#include <algorithm>
+
 #include "session.hpp"
 #include "statement.hpp"
 
 namespace kudos::server {
 namespace {
 
-Statement lock_holds_statement;
+enum LockMode { wait_for_lock, skip_locked, no_lock, lock_modes };
+
+Statement lock_holds_statement[lock_modes];
 Statement pending_events_statement;
 Statement write_holds_statement;
 
-void write_lock_holds(StringInfo sql, const Schema &schema, int)
+void write_lock_holds(StringInfo sql, const Schema &schema, int mode)
 {
     appendStringInfo(sql,
                      "SELECT h.id, h.business_id::text, h.event_id, h.remaining_amount::text FROM %s h"
                      " WHERE (h.business_id = ANY ($1) OR h.event_id = ANY ($2)) AND h.released_at IS NULL"
-                     " ORDER BY h.id FOR NO KEY UPDATE OF h",
+                     " ORDER BY h.id",
                      schema.reservations_name);
+    if (mode != no_lock)
+        appendStringInfo(sql, " FOR NO KEY UPDATE OF h%s", mode == skip_locked ? " SKIP LOCKED" : "");
 }
 
 // Over the queue where kudos_ledger has no index on event_id (migrated databases), never over the
@@ -40,7 +46,7 @@ void write_write_holds(StringInfo sql, const Schema &schema, int)
                      schema.reservations_name);
 }
 
-std::span<HoldState> lock_holds(const Schema &schema, const Batch &batch)
+std::span<HoldState> read_holds(const Schema &schema, const Batch &batch, LockMode mode)
 {
     const Oid types[] = {TEXTARRAYOID, UUIDARRAYOID};
     const Datum parameters[] = {
@@ -48,7 +54,7 @@ std::span<HoldState> lock_holds(const Schema &schema, const Batch &batch)
                    [](const Consumption &consumption) { return text_datum(consumption.business_id); }),
         array_of(folded_events(batch)),
     };
-    execute(prepared(lock_holds_statement, schema, write_lock_holds, 0, types), parameters, SPI_OK_SELECT);
+    execute(prepared(lock_holds_statement[mode], schema, write_lock_holds, mode, types), parameters, SPI_OK_SELECT);
     const Rows rows;
     std::span<HoldState> holds = allocate<HoldState>(rows.count());
     for (uint64 row = 0; row < rows.count(); row++) {
@@ -60,6 +66,23 @@ std::span<HoldState> lock_holds(const Schema &schema, const Batch &batch)
             elog(ERROR, "could not read the remaining amount of a hold");
     }
     return holds;
+}
+
+// In id order. A careful attempt passes over holds that are locked, and leaves out the rows that feed them.
+std::span<HoldState> lock_holds(const Schema &schema, Batch &batch, Attempt attempt)
+{
+    if (attempt == Attempt::optimistic)
+        return read_holds(schema, batch, wait_for_lock);
+    const std::span<HoldState> locked = read_holds(schema, batch, skip_locked);
+    for (const HoldState &hold : read_holds(schema, batch, no_lock)) {
+        const bool is_ours =
+            std::any_of(locked.begin(), locked.end(), [&](const HoldState &l) { return l.id == hold.id; });
+        if (!is_ours)
+            require_ok(refuse(batch, {.table = Table::reservations,
+                                      .cause = Cause::locked,
+                                      .key = TargetKey{.uuid = hold.event, .action = hold.business_id}}));
+    }
+    return locked;
 }
 
 std::span<Uuid> pending_events(const Schema &schema, std::span<const HoldState> holds)
@@ -104,12 +127,12 @@ void write_holds(const Schema &schema, std::span<const HoldWrite> writes)
 
 } // namespace
 
-void settle_holds(const Schema &schema, Batch &batch)
+void settle_holds(const Schema &schema, Batch &batch, Attempt attempt)
 {
     if (folded_events(batch).empty())
         return;
     const int pinned = pin_plans(schema);
-    const std::span<const HoldState> holds = lock_holds(schema, batch);
+    const std::span<const HoldState> holds = lock_holds(schema, batch, attempt);
     const std::span<const Uuid> pending = pending_events(schema, holds);
     unpin_plans(pinned);
     require_ok(settle_batch_holds(batch, holds, pending));

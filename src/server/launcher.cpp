@@ -94,7 +94,8 @@ void wait_because(Slot &slot, const char *reason, const char *hint)
     strlcpy(slot.reason, reason, reason_size);
     unlock_shared();
     if (is_new)
-        ereport(LOG, (errmsg("kudos_projector waits: %s", reason), hint != nullptr ? errhint("%s", hint) : 0));
+        ereport(LOG, (errmsg("kudos_projector waits for database \"%s\": %s", slot.database, reason),
+                      hint != nullptr ? errhint("%s", hint) : 0));
 }
 
 struct Database {

@@ -162,11 +162,9 @@ bool is_truthy_touch(FunctionCallInfo fcinfo, int argument)
     return Rows().boolean(0, 1);
 }
 
-std::int64_t insert_returning_id(SPIPlanPtr plan, Datum *values, const char *nulls)
+std::int64_t insert_returning_id(SPIPlanPtr plan, std::span<const Datum> values, const char *nulls, const char *table)
 {
-    if (SPI_execute_plan(plan, values, nulls, false, 0) != SPI_OK_INSERT_RETURNING || SPI_processed != 1)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), errmsg("the posting was not stored"),
-                        errhint("Remove the trigger or rule that keeps rows from the table.")));
+    write_exactly(plan, values, SPI_OK_INSERT_RETURNING, 1, table, nulls);
     return Rows().integer(0, 1);
 }
 
@@ -234,7 +232,8 @@ Datum kudos_entry_post(FunctionCallInfo fcinfo)
         char nulls[] = "         ";
         for (int i = 6; i < 9; i++)
             nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
-        id = insert_returning_id(prepared(post_statement, schema, write_post, 0, types), values, nulls);
+        id = insert_returning_id(prepared(post_statement, schema, write_post, 0, types), values, nulls,
+                                 schema.ledger_name);
     });
     return posted_row(fcinfo, event, id);
 }
@@ -274,7 +273,8 @@ Datum kudos_entry_post_stat(FunctionCallInfo fcinfo)
             nulls[user] = PG_ARGISNULL(user) ? 'n' : ' ';
             values[user] = Int64GetDatum(PG_ARGISNULL(user) ? 0 : PG_GETARG_INT32(user));
         }
-        id = insert_returning_id(prepared(post_stat_statement, schema, write_post_stat, 0, types), values, nulls);
+        id = insert_returning_id(prepared(post_stat_statement, schema, write_post_stat, 0, types), values, nulls,
+                                 schema.stat_events_name);
     });
     return posted_row(fcinfo, event, id);
 }

@@ -73,8 +73,7 @@ void record_decision(const Schema &schema, const Uuid &event, const char *action
                       CStringGetTextDatum(decided_by)};
     const char nulls[] = {' ', ' ', ' ', has_note ? ' ' : 'n', ' '};
     SPIPlanPtr plan = prepared(decide_statement, schema, write_decide, 0, types);
-    if (SPI_execute_plan(plan, values, nulls, false, 0) != SPI_OK_INSERT || SPI_processed != 1)
-        elog(ERROR, "the decision was not recorded");
+    write_exactly(plan, values, SPI_OK_INSERT, 1, decisions_table(schema), nulls);
 }
 
 Uuid event_argument(FunctionCallInfo fcinfo)
@@ -152,8 +151,7 @@ Datum kudos_entry_quarantine(FunctionCallInfo fcinfo)
         if (!XactReadOnly)
             grant_own_tables(schema);
         const SPIPlanPtr plan = prepared(list_statement, schema, write_list, 0, {});
-        if (SPI_execute_plan(plan, nullptr, nullptr, XactReadOnly, 0) != SPI_OK_SELECT)
-            elog(ERROR, "could not list the quarantine");
+        execute(plan, {}, SPI_OK_SELECT);
         for (uint64 row = 0; row < SPI_processed; row++)
             tuplestore_puttuple(results->setResult, SPI_tuptable->vals[row]);
     });

@@ -622,6 +622,8 @@ void check_target_keys(Schema *schema, Table table, Relation relation)
     case Table::teams:
         require_column(relation, "id", Family::uuid);
         break;
+    case Table::reservations:
+        break;
     }
 }
 

@@ -28,14 +28,6 @@ void pin(const char *name, const char *value)
     set_config_option(name, value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
-void pin_lock_timeout()
-{
-    char value[32];
-    const int effective = LockTimeout > 0 && LockTimeout < kudos_lock_timeout ? LockTimeout : kudos_lock_timeout;
-    snprintf(value, sizeof(value), "%d", effective);
-    set_config_option("lock_timeout", value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-}
-
 void pin_settings()
 {
     pin("search_path", "pg_catalog, pg_temp");
@@ -48,7 +40,6 @@ void pin_settings()
     pin("jit", "off");
     pin("plan_cache_mode", "auto");
     pin("max_parallel_workers_per_gather", "0");
-    pin_lock_timeout();
 }
 
 Oid owner_of_relation(Oid relation)
@@ -98,6 +89,27 @@ Acting act_as_ledger_owner(const Schema &schema)
         SetUserIdAndSecContext(schema.ledger_owner,
                                acting.security_context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
     return acting;
+}
+
+void limit_lock_waits()
+{
+    char value[32];
+    const int effective = LockTimeout > 0 && LockTimeout < kudos_lock_timeout ? LockTimeout : kudos_lock_timeout;
+    snprintf(value, sizeof(value), "%d", effective);
+    set_config_option("lock_timeout", value, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+int begin_brief_waits()
+{
+    constexpr const char *briefest = "10ms";
+    const int level = NewGUCNestLevel();
+    set_config_option("lock_timeout", briefest, PGC_SUSET, PGC_S_OVERRIDE, GUC_ACTION_SAVE, true, 0, false);
+    return level;
+}
+
+void end_brief_waits(int level)
+{
+    AtEOXact_GUC(true, level);
 }
 
 void stop_acting(const Acting &acting)

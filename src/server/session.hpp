@@ -15,9 +15,17 @@ struct Acting {
 
 // Acts as the owner of kudos_ledger, with every setting that could change what a statement means
 // pinned: search_path, row security, time-outs, replication role, number formats.
-// lock_timeout: the caller's own, when it is shorter, otherwise ours.
 Acting act_as_ledger_owner(const Schema &schema);
 void stop_acting(const Acting &acting);
+
+// From here until stop_acting(), a lock is waited for no longer than kudos_projector.lock_timeout, or
+// the caller's own lock_timeout where that is shorter. For cycles: who pins a mode or waits for his
+// turn to spend waits as he likes.
+void limit_lock_waits();
+
+// Between these two, a lock is waited for as briefly as can be: to find out which row is locked.
+int begin_brief_waits();
+void end_brief_waits(int level);
 
 // Runs work(results) as the ledger's owner with an SPI connection; what outlives it is allocated in
 // the memory context results.

@@ -20,7 +20,7 @@ struct Account {
     Cents effective() const { return balance + queued > floor ? balance + queued : floor; }
 };
 
-// Raises 02000 where there is no such user. Needs an SPI connection and the owner's rights.
+// Raises P0002 where there is no such user. Needs an SPI connection and the owner's rights.
 Account read_account(const Schema &schema, std::int64_t user);
 
 // Serialises the spends of one account until the transaction ends; taken before the account is read.

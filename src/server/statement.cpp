@@ -3,6 +3,7 @@
 extern "C" {
 #include "nodes/pathnodes.h"
 #include "optimizer/plancat.h"
+#include "utils/snapmgr.h"
 #include "utils/uuid.h"
 }
 
@@ -95,18 +96,28 @@ SPIPlanPtr prepared(Statement &statement, const Schema &schema, WriteStatement w
     return plan;
 }
 
-uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code)
+uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code, const char *nulls)
 {
-    const int code = SPI_execute_plan(plan, const_cast<Datum *>(parameters.data()), nullptr, false, 0);
+    Datum *values = const_cast<Datum *>(parameters.data());
+    int code;
+    if (IsolationUsesXactSnapshot()) {
+        // The transaction's snapshot may be older than the lock that we hold: what was folded, spent or
+        // switched since must be seen (contract, section 2: always READ COMMITTED).
+        Snapshot latest = RegisterSnapshot(GetLatestSnapshot());
+        code = SPI_execute_snapshot(plan, values, nulls, latest, InvalidSnapshot, XactReadOnly, true, 0);
+        UnregisterSnapshot(latest);
+    } else {
+        code = SPI_execute_plan(plan, values, nulls, XactReadOnly, 0);
+    }
     if (code != expected_code)
-        elog(ERROR, "unexpected result of a cycle's statement: %s", SPI_result_code_string(code));
+        elog(ERROR, "unexpected result of a statement: %s", SPI_result_code_string(code));
     return SPI_processed;
 }
 
 void write_exactly(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code, uint64 rows,
-                   const char *table)
+                   const char *table, const char *nulls)
 {
-    const uint64 written = execute(plan, parameters, expected_code);
+    const uint64 written = execute(plan, parameters, expected_code, nulls);
     if (written != rows)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("only %llu of %llu rows could be written to table %s",

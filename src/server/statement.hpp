@@ -22,14 +22,15 @@ using WriteStatement = void (*)(StringInfo sql, const Schema &schema, int varian
 SPIPlanPtr prepared(Statement &statement, const Schema &schema, WriteStatement write, int variant,
                     std::span<const Oid> parameter_types);
 
-// Runs it with a fresh snapshot and gives SPI_processed; the rows are in SPI_tuptable. Raises an
+// Runs it with a fresh snapshot, whatever the isolation of the caller's transaction, and gives
+// SPI_processed; the rows are in SPI_tuptable. nulls: as SPI takes them, or null for none. Raises an
 // internal error when the server answers with another code than the one expected.
-uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code);
+uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code, const char *nulls = nullptr);
 
 // The same, for a statement that must write exactly so many rows of the table. Raises 55000 where a
 // trigger or rule kept some from it.
 void write_exactly(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code, uint64 rows,
-                   const char *table);
+                   const char *table, const char *nulls = nullptr);
 
 // How the two queue tables may be read while plans are pinned.
 enum class QueuePath : uint8 {

@@ -4,6 +4,7 @@
 
 #include "session.hpp"
 #include "statement.hpp"
+#include "subtransaction.hpp"
 
 namespace kudos::server {
 namespace {
@@ -482,6 +483,26 @@ void insert_targets(const Schema &schema, Batch &batch, Table table, std::span<c
     }
 }
 
+// A careful attempt does not wait for somebody's uncommitted row of the same key: it halves what it
+// inserts until it has found it, and leaves that one out.
+void insert_what_can_be(const Schema &schema, Batch &batch, Table table, std::span<const TargetWrite> chosen)
+{
+    const Ended ended = run_in_subtransaction([&] {
+        insert_targets(schema, batch, table, chosen);
+        return true;
+    });
+    if (ended == Ended::kept)
+        return;
+    if (chosen.size() == 1) {
+        require_ok(refuse(
+            batch, {.table = table, .cause = Cause::locked, .key = deltas(batch, table)[chosen.front().index].key}));
+        return;
+    }
+    const std::size_t half = chosen.size() / 2;
+    insert_what_can_be(schema, batch, table, chosen.first(half));
+    insert_what_can_be(schema, batch, table, chosen.subspan(half));
+}
+
 void forget_remainders(const Schema &schema, const Batch &batch, Table table, std::span<const TargetWrite> inserted)
 {
     const Layout &layout = layout_of(table);
@@ -558,7 +579,13 @@ void write_targets(const Schema &schema, Batch &batch, Table table, Attempt atte
     if (!updates.empty())
         update_targets(schema, batch, table, updates, locked);
     if (!inserts.empty()) {
-        insert_targets(schema, batch, table, inserts);
+        if (attempt == Attempt::careful) {
+            const int brief = begin_brief_waits();
+            insert_what_can_be(schema, batch, table, inserts);
+            end_brief_waits(brief);
+        } else {
+            insert_targets(schema, batch, table, inserts);
+        }
         forget_remainders(schema, batch, table, inserts);
     }
     if (!remainders.empty())

@@ -357,6 +357,7 @@ inline std::vector<ColumnType> columns_of(Table table)
         return {numeric_column};
     case Table::workers:
     case Table::teams:
+    case Table::reservations:
         return {bigint_column, bigint_column, integer_column};
     }
     return {};
