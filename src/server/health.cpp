@@ -31,8 +31,8 @@ void write_queue(StringInfo sql, const Schema &schema, int)
 {
     appendStringInfo(sql,
                      "SELECT coalesce((SELECT c.mode::text FROM %s c WHERE c.id = 1), 'shadow'),"
-                     " l.rows + e.rows, l.rows, e.rows, %s, %s, %s, q.rows, %s, %s, (SELECT greatest(%s, 0) FROM %s s "
-                     "WHERE s.id = 1),"
+                     " l.rows + e.rows, l.rows, e.rows, %s, %s, %s, q.rows, %s, %s, (SELECT greatest(%s, 0) FROM %s s"
+                     " WHERE s.id = 1 AND s.applied_at IS NOT NULL),"
                      " h.rows, %s",
                      schema.control_name, seconds_since("least(l.oldest, e.oldest)"), seconds_since("l.oldest"),
                      seconds_since("e.oldest"), seconds_since("q.oldest"), seconds_since("q.newest"),
