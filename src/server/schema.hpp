@@ -58,6 +58,19 @@ bool lock_extension();
 // or unfit and the statement that mends it: 3F000, 42P01, 42703, 42704, 42804, 42501, 55000, 0A000.
 const Schema &current_schema();
 
+// One thing that keeps the database from being folded.
+struct Fault {
+    int code; // SQLSTATE
+    const char *object;
+    const char *message;
+    const char *detail = nullptr;
+    const char *hint; // the statement that mends it, or what to do
+};
+
+// All that current_schema() and require_restored() would raise, instead of the first: a list of Fault
+// pointers, in the current memory context.
+List *schema_faults();
+
 // Whether the role may use what stands in the schema at all.
 bool may_use_schema(Oid namespace_oid, Oid role);
 
