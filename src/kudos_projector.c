@@ -192,5 +192,7 @@ SQL_FUNCTION(fold_now)
 SQL_FUNCTION(catch_up)
 SQL_FUNCTION(health)
 SQL_FUNCTION(stats)
+SQL_FUNCTION(install_ledger)
+SQL_FUNCTION(check_schema)
 
 #pragma GCC visibility pop

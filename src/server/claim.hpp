@@ -30,6 +30,14 @@ struct Claim {
 Claim claim_postings(const Schema &schema, const ScanPosition &position, int batch_size,
                      std::span<const Withheld> withheld);
 
+// Whether both claims, as they would be planned now in this session, read a queue index. Plans them
+// and runs nothing; inside an SPI connection.
+struct ClaimPlans {
+    bool currency_reads_queue_index;
+    bool stats_read_queue_index;
+};
+ClaimPlans plan_claims(const Schema &schema);
+
 ScanPosition position_after(const Claim &claim, const ScanPosition &before);
 
 } // namespace kudos::server

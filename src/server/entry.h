@@ -13,6 +13,8 @@ extern Datum kudos_entry_fold_now(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_catch_up(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_health(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_stats(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_install_ledger(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_check_schema(FunctionCallInfo fcinfo);
 
 /* background workers */
 extern void kudos_entry_launcher(void);

@@ -93,8 +93,7 @@ void report(const Fault &fault)
         return;
     }
     ereport(ERROR, (errcode(fault.code), errmsg_internal("%s", fault.message),
-                    fault.detail != nullptr ? errdetail_internal("%s", fault.detail) : 0,
-                    errhint("%s", fault.hint)));
+                    fault.detail != nullptr ? errdetail_internal("%s", fault.detail) : 0, errhint("%s", fault.hint)));
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -502,8 +501,8 @@ void require_access(Relation relation, Oid role, AclMode needed)
     if (check_enable_rls(RelationGetRelid(relation), role, true) == RLS_ENABLED)
         report({.code = ERRCODE_INSUFFICIENT_PRIVILEGE,
                 .object = table_object(table),
-                .message = psprintf("row security of table \"%s.%s\" applies to role \"%s\"", kudos_schema, table,
-                                    role_name),
+                .message =
+                    psprintf("row security of table \"%s.%s\" applies to role \"%s\"", kudos_schema, table, role_name),
                 .detail = "The projector acts as this role, the owner of kudos_ledger, and must see every row.",
                 .hint = psprintf("ALTER TABLE %s NO FORCE ROW LEVEL SECURITY and make the role its owner, or ALTER "
                                  "ROLE %s BYPASSRLS.",
@@ -517,8 +516,8 @@ void require_access(Relation relation, Oid role, AclMode needed)
             pg_class_aclcheck(RelationGetRelid(relation), role, privilege.mode) != ACLCHECK_OK)
             report({.code = ERRCODE_INSUFFICIENT_PRIVILEGE,
                     .object = table_object(table),
-                    .message = psprintf("role \"%s\" has no %s privilege on table \"%s.%s\"", role_name,
-                                        privilege.name, kudos_schema, table),
+                    .message = psprintf("role \"%s\" has no %s privilege on table \"%s.%s\"", role_name, privilege.name,
+                                        kudos_schema, table),
                     .detail = "The projector acts as this role, the owner of kudos_ledger.",
                     .hint = psprintf("GRANT %s ON %s TO %s;", privilege.name, name_of(relation),
                                      quote_identifier(role_name))});
