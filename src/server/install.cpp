@@ -78,18 +78,17 @@ Oid role_for(const Installation &installation, const char *table)
         return installation.role;
     const Oid owner = owner_of_relation(relation);
     if (!has_privs_of_role(installation.caller, owner) && !has_privs_of_role(installation.role, owner))
-        ereport(ERROR,
-                (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), errmsg("must be owner of table %s", table_name(table)),
-                 errdetail("Neither role \"%s\", who calls, nor role \"%s\", whose the accounting tables are, "
-                           "may act as its owner.",
-                           GetUserNameFromId(installation.caller, false), GetUserNameFromId(installation.role, false)),
-                 errhint("Call it as a role that may act as the owners of the Horde's tables, or give the "
-                         "tables one owner: ALTER TABLE %s OWNER TO ...;",
-                         table_name(table))));
+        ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), errmsg("must be owner of table %s", table_name(table)),
+                        errdetail("Neither the caller nor the owner of kudos_ledger may act as its owner, role \"%s\".",
+                                  GetUserNameFromId(owner, false)),
+                        errhint("Call it as a role that may act as the owners of the Horde's tables, or give the "
+                                "tables one owner: ALTER TABLE %s OWNER TO ...;",
+                                table_name(table))));
     return owner;
 }
 
-uint64 execute_for(const Installation &installation, const char *table, const char *sql, bool read_only)
+// Each statement with a snapshot of its own: what another installation did while this one waited is seen.
+uint64 execute_for(const Installation &installation, const char *table, const char *sql)
 {
     Oid before;
     int context;
@@ -97,7 +96,7 @@ uint64 execute_for(const Installation &installation, const char *table, const ch
     const Oid role = role_for(installation, table);
     if (role != before)
         SetUserIdAndSecContext(role, context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
-    const int code = SPI_execute(sql, read_only, 0);
+    const int code = SPI_execute(sql, false, 0);
     if (code < 0)
         elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(code));
     SetUserIdAndSecContext(before, context);
@@ -107,13 +106,13 @@ uint64 execute_for(const Installation &installation, const char *table, const ch
 void run(Installation &installation, const char *table, const char *object, const char *action, const char *statement)
 {
     if (!installation.dry_run)
-        execute_for(installation, table, statement, false);
+        execute_for(installation, table, statement);
     report(installation, object, action, statement);
 }
 
 bool finds_rows(const Installation &installation, const char *table, const char *query)
 {
-    return execute_for(installation, table, query, true) > 0;
+    return execute_for(installation, table, query) > 0;
 }
 
 bool holds_rows(const Installation &installation, const char *table)
