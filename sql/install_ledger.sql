@@ -243,6 +243,11 @@ SET kudos_projector.schema = 'owned';
 SET ROLE regress_stranger;
 SELECT count(*) FROM kudos_install_ledger();
 RESET ROLE;
+\echo -- an owner who may not create, as in a schema public of 15, is named
+ALTER SCHEMA owned OWNER TO CURRENT_USER;
+GRANT USAGE ON SCHEMA owned TO regress_horde;
+SELECT count(*) FROM kudos_install_ledger();
+GRANT CREATE ON SCHEMA owned TO regress_horde;
 SELECT count(*) > 30 AS installed FROM kudos_install_ledger();
 SELECT DISTINCT relowner::regrole FROM pg_class WHERE relnamespace = 'owned'::regnamespace;
 SELECT * FROM owned.trail ORDER BY how;

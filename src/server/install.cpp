@@ -103,8 +103,23 @@ uint64 execute_for(const Installation &installation, const char *table, const ch
     return SPI_processed;
 }
 
+// Without this, a table or an index would be refused in words that do not say who lacks what.
+void require_right_to_create(const Installation &installation, Oid role)
+{
+    if (may_use_schema(installation.namespace_oid, role, ACL_CREATE))
+        return;
+    const char *name = GetUserNameFromId(role, false);
+    ereport(ERROR,
+            (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+             errmsg("role \"%s\" has no CREATE privilege on schema \"%s\"", name, kudos_schema),
+             errdetail("The tables belong to this role, and it is to create what they lack."),
+             errhint("GRANT CREATE ON SCHEMA %s TO %s;", quote_identifier(kudos_schema), quote_identifier(name))));
+}
+
 void run(Installation &installation, const char *table, const char *object, const char *action, const char *statement)
 {
+    if (strcmp(action, action::create) == 0)
+        require_right_to_create(installation, role_for(installation, table));
     if (!installation.dry_run)
         execute_for(installation, table, statement);
     report(installation, object, action, statement);

@@ -816,12 +816,12 @@ const Schema &current_schema()
     return *cached;
 }
 
-bool may_use_schema(Oid namespace_oid, Oid role)
+bool may_use_schema(Oid namespace_oid, Oid role, AclMode right)
 {
 #if PG_VERSION_NUM >= 160000
-    return object_aclcheck(NamespaceRelationId, namespace_oid, role, ACL_USAGE) == ACLCHECK_OK;
+    return object_aclcheck(NamespaceRelationId, namespace_oid, role, right) == ACLCHECK_OK;
 #else
-    return pg_namespace_aclcheck(namespace_oid, role, ACL_USAGE) == ACLCHECK_OK;
+    return pg_namespace_aclcheck(namespace_oid, role, right) == ACLCHECK_OK;
 #endif
 }
 

@@ -71,8 +71,8 @@ struct Fault {
 // pointers, in the current memory context.
 List *schema_faults();
 
-// Whether the role may use what stands in the schema at all.
-bool may_use_schema(Oid namespace_oid, Oid role);
+// Whether the role may use what stands in the schema at all, or has another right to the schema.
+bool may_use_schema(Oid namespace_oid, Oid role, AclMode right = ACL_USAGE);
 
 // Raises 55000 while the foreign key from kudos_ledger to users is missing: a restore is under way.
 void require_restored(const Schema &schema);
