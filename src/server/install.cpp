@@ -476,8 +476,20 @@ void insert_row(Installation &installation, const char *table, const char *colum
         psprintf("INSERT INTO %s (%s) VALUES (%s) ON CONFLICT (id) DO NOTHING;", table_name(table), columns, values));
 }
 
+// Conditions on a column of an unfit type could not even be compared with those that are there.
+void require_fit_types()
+{
+    ListCell *cell;
+    foreach (cell, schema_faults()) {
+        const Fault *fault = static_cast<const Fault *>(lfirst(cell));
+        if (fault->code == ERRCODE_DATATYPE_MISMATCH)
+            ereport(ERROR, (errcode(fault->code), errmsg_internal("%s", fault->message), errhint("%s", fault->hint)));
+    }
+}
+
 void install(Installation &installation)
 {
+    require_fit_types();
     // Counters first: adding up may take long, and what comes after it locks users.
     for (const char *table : counter_tables)
         prepare_counters(installation, table);
