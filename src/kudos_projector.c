@@ -245,5 +245,7 @@ SQL_FUNCTION(wait_applied)
 SQL_FUNCTION(quarantine)
 SQL_FUNCTION(requeue)
 SQL_FUNCTION(accept_quarantined)
+SQL_FUNCTION(install_ledger)
+SQL_FUNCTION(check_schema)
 
 #pragma GCC visibility pop

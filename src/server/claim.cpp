@@ -1,7 +1,11 @@
 #include "claim.hpp"
 
 extern "C" {
+#include "catalog/pg_index.h"
 #include "mb/pg_wchar.h"
+#include "utils/plancache.h"
+#include "utils/resowner.h"
+#include "utils/syscache.h"
 }
 
 #include "statement.hpp"
@@ -275,7 +279,59 @@ std::span<StatPosting> claim_stats(const Schema &schema, const ScanPosition &pos
     return read_stats();
 }
 
+// The index at the bottom of the plan; invalid OID: it ends in no index scan.
+Oid scanned_index(const Plan *node)
+{
+    while (outerPlan(node) != nullptr)
+        node = outerPlan(node);
+    if (IsA(node, IndexScan))
+        return reinterpret_cast<const IndexScan *>(node)->indexid;
+    if (IsA(node, BitmapIndexScan))
+        return reinterpret_cast<const BitmapIndexScan *>(node)->indexid;
+    return InvalidOid;
+}
+
+bool is_partial(Oid index)
+{
+    HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+    const bool partial = HeapTupleIsValid(tuple) && !heap_attisnull(tuple, Anum_pg_index_indpred, nullptr);
+    if (HeapTupleIsValid(tuple))
+        ReleaseSysCache(tuple);
+    return partial;
+}
+
+// While plans are pinned, the partial indexes are those of the queue, by id or by event. On a short queue
+// a bitmap scan of either is as good.
+bool reads_queue_index(SPIPlanPtr plan)
+{
+    CachedPlan *cached = SPI_plan_get_cached_plan(plan);
+    if (cached == nullptr)
+        return false;
+    const Oid index = scanned_index(linitial_node(PlannedStmt, cached->stmt_list)->planTree);
+    ReleaseCachedPlan(cached, CurrentResourceOwner);
+    return OidIsValid(index) && is_partial(index);
+}
+
+bool plans_queue_index(const Schema &schema, WriteStatement write)
+{
+    Statement statement{}; // planned anew: what the session has may be older than its settings
+    const Oid types[] = {INT8OID, INT8OID};
+    SPIPlanPtr plan = prepared(statement, schema, write, plain, types);
+    const bool reads = reads_queue_index(plan);
+    SPI_freeplan(plan);
+    return reads;
+}
+
 } // namespace
+
+ClaimPlans plan_claims(const Schema &schema)
+{
+    const int pinned = pin_plans(schema);
+    const ClaimPlans plans{plans_queue_index(schema, write_claim_currency),
+                           plans_queue_index(schema, write_claim_stats)};
+    unpin_plans(pinned);
+    return plans;
+}
 
 Claim claim_postings(const Schema &schema, const ScanPosition &position, int batch_size,
                      std::span<const Withheld> withheld)

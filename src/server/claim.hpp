@@ -33,6 +33,14 @@ Claim claim_postings(const Schema &schema, const ScanPosition &position, int bat
 // Locks and reads the quarantined stat rows of an event, by id; waits for their locks.
 std::span<StatPosting> claim_quarantined_event(const Schema &schema, const Uuid &event);
 
+// Whether both claims, as they would be planned now in this session, read a queue index. Plans them
+// and runs nothing; inside an SPI connection.
+struct ClaimPlans {
+    bool currency_reads_queue_index;
+    bool stats_read_queue_index;
+};
+ClaimPlans plan_claims(const Schema &schema);
+
 ScanPosition position_after(const Claim &claim, const ScanPosition &before);
 
 } // namespace kudos::server

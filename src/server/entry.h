@@ -28,6 +28,8 @@ extern Datum kudos_entry_wait_applied(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_quarantine(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_requeue(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_accept_quarantined(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_install_ledger(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_check_schema(FunctionCallInfo fcinfo);
 
 /* background workers */
 extern void kudos_entry_launcher(void);

@@ -127,16 +127,13 @@ Datum stuck_targets(const Slot &slot)
     return PointerGetDatum(construct_array(texts.data(), count, TEXTOID, -1, false, TYPALIGN_INT));
 }
 
-const char *problem_of(const char *schema_problem, bool has_slot, const Slot &slot)
+const char *problem_of(const char *schema_problem, const Slot &slot)
 {
     if (schema_problem != nullptr)
         return schema_problem;
-    if (shared_state() == nullptr)
-        return "kudos_projector is not in shared_preload_libraries, so no worker folds";
-    if (!kudos_enabled)
-        return "kudos_projector.enabled is off";
-    if (!has_slot)
-        return "kudos_projector.databases does not name this database";
+    const char *no_worker = why_no_worker();
+    if (no_worker != nullptr)
+        return no_worker;
     if (slot.reason[0] != '\0')
         return slot.reason;
     return slot.consecutive_errors > 0 ? slot.last_error : nullptr;
@@ -149,7 +146,7 @@ void fill_worker(Row *row, const char *schema_problem)
     const bool has_slot = read_slot(get_database_name(MyDatabaseId), &slot);
     Datum *value = row->value + queue_columns;
     bool *null = row->null + queue_columns;
-    set_text(&value[0], &null[0], problem_of(schema_problem, has_slot, slot));
+    set_text(&value[0], &null[0], problem_of(schema_problem, slot));
     set_text(&value[1], &null[1], has_slot ? state_text(slot.state) : nullptr);
     null[2] = slot.pid == 0;
     value[2] = Int32GetDatum(slot.pid);

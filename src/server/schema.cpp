@@ -78,6 +78,25 @@ void register_callbacks()
 }
 
 // ---------------------------------------------------------------------------------------------
+// Faults
+
+// Where kudos_check_schema() collects; null for a cycle, which stops at the first fault.
+List **collected = nullptr;
+
+// Raises the fault, or collects it: then the caller goes on with what is there.
+void report(const Fault &fault)
+{
+    if (collected != nullptr) {
+        Fault *kept = allocate<Fault>(1).data();
+        *kept = fault;
+        *collected = lappend(*collected, kept);
+        return;
+    }
+    ereport(ERROR, (errcode(fault.code), errmsg_internal("%s", fault.message),
+                    fault.detail != nullptr ? errdetail_internal("%s", fault.detail) : 0, errhint("%s", fault.hint)));
+}
+
+// ---------------------------------------------------------------------------------------------
 // Relations and their columns
 
 const char *qualified(const char *schema, const char *table)
@@ -85,23 +104,45 @@ const char *qualified(const char *schema, const char *table)
     return quote_qualified_identifier(schema, table);
 }
 
+const char *name_of(Relation relation)
+{
+    return qualified(kudos_schema, RelationGetRelationName(relation));
+}
+
+const char *table_object(const char *table)
+{
+    return psprintf("table %s", qualified(kudos_schema, table));
+}
+
+const char *column_object(Relation relation, const char *column)
+{
+    return psprintf("column %s.%s", name_of(relation), quote_identifier(column));
+}
+
+// Null: it is not there, or not what it has to be.
 Relation open_table(Oid namespace_oid, const char *table)
 {
     const Oid relation_oid = get_relname_relid(table, namespace_oid);
-    if (!OidIsValid(relation_oid))
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_TABLE),
-                        errmsg("table \"%s\" does not exist in schema \"%s\"", table, kudos_schema),
-                        errhint("Set kudos_projector.schema to the schema of the Horde's tables, or create the table "
-                                "with the Horde's own migrations.")));
+    if (!OidIsValid(relation_oid)) {
+        report({.code = ERRCODE_UNDEFINED_TABLE,
+                .object = table_object(table),
+                .message = psprintf("table \"%s\" does not exist in schema \"%s\"", table, kudos_schema),
+                .hint = "Set kudos_projector.schema to the schema of the Horde's tables, or create the table with the "
+                        "Horde's own migrations."});
+        return nullptr;
+    }
     Relation relation = relation_open(relation_oid, AccessShareLock);
-    if (relation->rd_rel->relkind != RELKIND_RELATION)
-        ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-                        errmsg("\"%s.%s\" is not an ordinary table", kudos_schema, table),
-                        relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE
-                            ? errdetail("Partitioned tables are not supported: marking a row would move it.")
-                            : errdetail("Views and foreign tables are not supported."),
-                        errhint("Use an ordinary table of this name.")));
-    return relation;
+    if (relation->rd_rel->relkind == RELKIND_RELATION)
+        return relation;
+    report({.code = ERRCODE_FEATURE_NOT_SUPPORTED,
+            .object = table_object(table),
+            .message = psprintf("\"%s.%s\" is not an ordinary table", kudos_schema, table),
+            .detail = relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE
+                          ? "Partitioned tables are not supported: marking a row would move it."
+                          : "Views and foreign tables are not supported.",
+            .hint = "Use an ordinary table of this name."});
+    relation_close(relation, AccessShareLock);
+    return nullptr;
 }
 
 Form_pg_attribute find_column(Relation relation, const char *name)
@@ -115,28 +156,30 @@ Form_pg_attribute find_column(Relation relation, const char *name)
     return nullptr;
 }
 
+// Null: there is none.
 Form_pg_attribute require_column(Relation relation, const char *name)
 {
     Form_pg_attribute column = find_column(relation, name);
     if (column == nullptr)
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_COLUMN),
-                        errmsg("column \"%s\" of table \"%s.%s\" does not exist", name, kudos_schema,
-                               RelationGetRelationName(relation)),
-                        errhint("Bring the database to the Horde's current schema; docs/reference/schema.md lists "
-                                "what the projector needs.")));
+        report({.code = ERRCODE_UNDEFINED_COLUMN,
+                .object = column_object(relation, name),
+                .message = psprintf("column \"%s\" of table \"%s.%s\" does not exist", name, kudos_schema,
+                                    RelationGetRelationName(relation)),
+                .hint = "Bring the database to the Horde's current schema; docs/reference/schema.md lists what the "
+                        "projector needs."});
     return column;
 }
 
-[[noreturn]] void reject_type(Relation relation, Form_pg_attribute column, const char *wanted)
+void reject_type(Relation relation, Form_pg_attribute column, const char *wanted)
 {
-    ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
-                    errmsg("column \"%s\" of table \"%s.%s\" has type %s, which the projector cannot use",
-                           NameStr(column->attname), kudos_schema, RelationGetRelationName(relation),
-                           format_type_with_typemod(column->atttypid, column->atttypmod)),
-                    errhint("Use ALTER TABLE %s ALTER COLUMN %s TYPE ... to give it %s.",
-                            qualified(kudos_schema, RelationGetRelationName(relation)),
-                            quote_identifier(NameStr(column->attname)), wanted)));
-    pg_unreachable();
+    const char *name = NameStr(column->attname);
+    report({.code = ERRCODE_DATATYPE_MISMATCH,
+            .object = column_object(relation, name),
+            .message = psprintf("column \"%s\" of table \"%s.%s\" has type %s, which the projector cannot use", name,
+                                kudos_schema, RelationGetRelationName(relation),
+                                format_type_with_typemod(column->atttypid, column->atttypmod)),
+            .hint = psprintf("Use ALTER TABLE %s ALTER COLUMN %s TYPE ... to give it %s.", name_of(relation),
+                             quote_identifier(name), wanted)});
 }
 
 struct BaseType {
@@ -209,25 +252,32 @@ void reject_generated(Relation relation, Form_pg_attribute column)
 {
     if (column->attgenerated == '\0')
         return;
-    ereport(ERROR, (errcode(ERRCODE_GENERATED_ALWAYS),
-                    errmsg("column \"%s\" of table \"%s.%s\" is generated", NameStr(column->attname), kudos_schema,
-                           RelationGetRelationName(relation)),
-                    errhint("Use ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION.",
-                            qualified(kudos_schema, RelationGetRelationName(relation)),
-                            quote_identifier(NameStr(column->attname)))));
+    const char *name = NameStr(column->attname);
+    report({.code = ERRCODE_GENERATED_ALWAYS,
+            .object = column_object(relation, name),
+            .message = psprintf("column \"%s\" of table \"%s.%s\" is generated", name, kudos_schema,
+                                RelationGetRelationName(relation)),
+            .hint = psprintf("Use ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION.", name_of(relation),
+                             quote_identifier(name))});
 }
 
+// Null: there is none of that type.
 Form_pg_attribute require_column(Relation relation, const char *name, Family family)
 {
     Form_pg_attribute column = require_column(relation, name);
-    if (!belongs(base_type(column).oid, family))
+    if (column == nullptr)
+        return nullptr;
+    const bool fits = belongs(base_type(column).oid, family);
+    if (!fits)
         reject_type(relation, column, family_name(family));
     reject_generated(relation, column);
-    return column;
+    return fits ? column : nullptr;
 }
 
 int32 width(Form_pg_attribute column)
 {
+    if (column == nullptr)
+        return PG_INT32_MAX;
     const BaseType base = base_type(column);
     return base.oid == VARCHAROID && base.modifier >= static_cast<int32>(VARHDRSZ)
                ? base.modifier - static_cast<int32>(VARHDRSZ)
@@ -246,13 +296,13 @@ void require_insertable(Relation relation, std::initializer_list<const char *> f
         for (const char *name : filled)
             known = known || strcmp(name, NameStr(column->attname)) == 0;
         if (!known)
-            ereport(ERROR, (errcode(ERRCODE_NOT_NULL_VIOLATION),
-                            errmsg("column \"%s\" of table \"%s.%s\" is NOT NULL and has no default",
-                                   NameStr(column->attname), kudos_schema, RelationGetRelationName(relation)),
-                            errdetail("The projector inserts rows there and does not know the column."),
-                            errhint("Use ALTER TABLE %s ALTER COLUMN %s SET DEFAULT ..., or DROP NOT NULL.",
-                                    qualified(kudos_schema, RelationGetRelationName(relation)),
-                                    quote_identifier(NameStr(column->attname)))));
+            report({.code = ERRCODE_NOT_NULL_VIOLATION,
+                    .object = column_object(relation, NameStr(column->attname)),
+                    .message = psprintf("column \"%s\" of table \"%s.%s\" is NOT NULL and has no default",
+                                        NameStr(column->attname), kudos_schema, RelationGetRelationName(relation)),
+                    .detail = "The projector inserts rows there and does not know the column.",
+                    .hint = psprintf("Use ALTER TABLE %s ALTER COLUMN %s SET DEFAULT ..., or DROP NOT NULL.",
+                                     name_of(relation), quote_identifier(NameStr(column->attname)))});
     }
 }
 
@@ -299,10 +349,12 @@ constexpr Cents float8_highest = (Cents{1} << 53) * cents_per_unit;
 
 ValueColumn value_column(Relation relation, const char *name)
 {
+    ValueColumn value{};
     Form_pg_attribute column = require_column(relation, name);
+    if (column == nullptr)
+        return value;
     reject_generated(relation, column);
     const BaseType base = base_type(column);
-    ValueColumn value{};
     value.name = pstrdup(quote_identifier(name));
     value.type_name = format_type_extended(column->atttypid, column->atttypmod,
                                            FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY);
@@ -329,6 +381,7 @@ ValueColumn value_column(Relation relation, const char *name)
         break;
     }
     reject_type(relation, column, "an integer type, double precision, or numeric with no or at least two places");
+    return value;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -351,12 +404,20 @@ bool references_users(Relation ledger)
 
 void report_restore()
 {
-    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                    errmsg("table %s has no foreign key to users", qualified(kudos_schema, "kudos_ledger")),
-                    errdetail("A restore seems to be under way; nothing is folded until it is complete."),
-                    errhint("Let the restore finish, or ALTER TABLE %s ADD FOREIGN KEY (user_id) REFERENCES %s "
-                            "ON DELETE RESTRICT;",
-                            qualified(kudos_schema, "kudos_ledger"), qualified(kudos_schema, "users"))));
+    report({.code = ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            .object = table_object("kudos_ledger"),
+            .message = psprintf("table %s has no foreign key to users", qualified(kudos_schema, "kudos_ledger")),
+            .detail = "A restore seems to be under way; nothing is folded until it is complete.",
+            .hint = psprintf("Let the restore finish, or ALTER TABLE %s ADD FOREIGN KEY (user_id) REFERENCES %s "
+                             "ON DELETE RESTRICT;",
+                             qualified(kudos_schema, "kudos_ledger"), qualified(kudos_schema, "users"))});
+}
+
+// The one reason for all that a restore has not brought yet; who collects faults wants each.
+void raise_restore_instead()
+{
+    if (!restored && collected == nullptr)
+        report_restore();
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -367,12 +428,14 @@ bool index_usable(Relation index)
     return index->rd_index->indisvalid && index->rd_index->indisready && index->rd_index->indislive;
 }
 
-// What both claims promise of their rows, as the planner will see it.
+// What both claims promise of their rows, as the planner will see it. NIL: a flag is missing.
 List *queue_clauses(Relation relation, std::initializer_list<const char *> flags)
 {
     List *clauses = NIL;
     for (const char *flag : flags) {
         Form_pg_attribute column = require_column(relation, flag, Family::boolean);
+        if (column == nullptr)
+            return NIL;
         Var *variable = makeVar(1, column->attnum, BOOLOID, -1, InvalidOid, 0);
         BooleanTest *is_false = makeNode(BooleanTest);
         is_false->arg = reinterpret_cast<Expr *>(variable);
@@ -396,7 +459,10 @@ bool is_queue_index(Relation index, List *clauses)
 QueueIndexes queue_indexes(Relation relation, std::initializer_list<const char *> flags, const char *predicate)
 {
     List *clauses = queue_clauses(relation, flags);
-    const AttrNumber id = require_column(relation, "id", Family::integer)->attnum;
+    Form_pg_attribute id_column = require_column(relation, "id", Family::integer);
+    if (clauses == NIL || id_column == nullptr)
+        return {};
+    const AttrNumber id = id_column->attnum;
     List *by_id = NIL;
     List *others = NIL;
     ListCell *cell;
@@ -410,15 +476,16 @@ QueueIndexes queue_indexes(Relation relation, std::initializer_list<const char *
         }
         index_close(index, AccessShareLock);
     }
-    if (by_id == NIL && !restored)
-        report_restore();
-    if (by_id == NIL)
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
-                        errmsg("table \"%s.%s\" has no valid index on its unapplied rows", kudos_schema,
-                               RelationGetRelationName(relation)),
-                        errdetail("Without it every cycle would read the whole archive."),
-                        errhint("CREATE INDEX CONCURRENTLY ON %s (id) WHERE %s;",
-                                qualified(kudos_schema, RelationGetRelationName(relation)), predicate)));
+    if (by_id == NIL) {
+        raise_restore_instead();
+        report({.code = ERRCODE_UNDEFINED_OBJECT,
+                .object = table_object(RelationGetRelationName(relation)),
+                .message = psprintf("table \"%s.%s\" has no valid index on its unapplied rows", kudos_schema,
+                                    RelationGetRelationName(relation)),
+                .detail = "Without it every cycle would read the whole archive.",
+                .hint = psprintf("CREATE INDEX CONCURRENTLY ON %s (id) WHERE %s;", name_of(relation), predicate)});
+        return {};
+    }
     QueueIndexes indexes{list_length(by_id), 0, nullptr};
     List *all = list_concat(by_id, others);
     indexes.oid = static_cast<Oid *>(palloc(sizeof(Oid) * static_cast<Size>(list_length(all))));
@@ -446,16 +513,20 @@ bool keys_are(Relation index, Relation relation, std::initializer_list<const cha
 void reject_deferrable(Relation relation, Relation index)
 {
     const char *name = RelationGetRelationName(index);
-    ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                    errmsg("unique constraint \"%s\" of table \"%s.%s\" is deferrable", name, kudos_schema,
-                           RelationGetRelationName(relation)),
-                    errdetail("INSERT ... ON CONFLICT cannot use it."),
-                    errhint("ALTER TABLE %s DROP CONSTRAINT %s; and add it again without DEFERRABLE.",
-                            qualified(kudos_schema, RelationGetRelationName(relation)), quote_identifier(name))));
+    report({.code = ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            .object = table_object(RelationGetRelationName(relation)),
+            .message = psprintf("unique constraint \"%s\" of table \"%s.%s\" is deferrable", name, kudos_schema,
+                                RelationGetRelationName(relation)),
+            .detail = "INSERT ... ON CONFLICT cannot use it.",
+            .hint = psprintf("ALTER TABLE %s DROP CONSTRAINT %s; and add it again without DEFERRABLE.",
+                             name_of(relation), quote_identifier(name))});
 }
 
 void require_unique_index(Relation relation, std::initializer_list<const char *> columns)
 {
+    for (const char *name : columns)
+        if (find_column(relation, name) == nullptr)
+            return; // reported already
     bool served = false;
     ListCell *cell;
     foreach (cell, RelationGetIndexList(relation)) {
@@ -469,19 +540,19 @@ void require_unique_index(Relation relation, std::initializer_list<const char *>
     }
     if (served)
         return;
-    if (!restored)
-        report_restore();
+    raise_restore_instead();
     StringInfoData list;
     initStringInfo(&list);
     for (const char *name : columns)
         appendStringInfo(&list, "%s%s", list.len > 0 ? ", " : "", quote_identifier(name));
-    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
-                    errmsg("table \"%s.%s\" has no valid unique index on (%s)", kudos_schema,
-                           RelationGetRelationName(relation), list.data),
-                    errdetail("Rows of one key could stand there twice, and be counted twice."),
-                    errhint("Remove duplicate rows, then CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s), or REINDEX "
-                            "INDEX CONCURRENTLY one that is INVALID.",
-                            qualified(kudos_schema, RelationGetRelationName(relation)), list.data)));
+    report({.code = ERRCODE_UNDEFINED_OBJECT,
+            .object = table_object(RelationGetRelationName(relation)),
+            .message = psprintf("table \"%s.%s\" has no valid unique index on (%s)", kudos_schema,
+                                RelationGetRelationName(relation), list.data),
+            .detail = "Rows of one key could stand there twice, and be counted twice.",
+            .hint = psprintf("Remove duplicate rows, then CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s), or REINDEX "
+                             "INDEX CONCURRENTLY one that is INVALID.",
+                             name_of(relation), list.data)});
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -490,16 +561,19 @@ void require_unique_index(Relation relation, std::initializer_list<const char *>
 // Row security that hid rows would fold short without a sign; missing privileges fail halfway.
 void require_access(Relation relation, Oid role, AclMode needed)
 {
+    if (!OidIsValid(role))
+        return; // there is no kudos_ledger, which was reported already
+    const char *table = RelationGetRelationName(relation);
+    const char *role_name = GetUserNameFromId(role, false);
     if (check_enable_rls(RelationGetRelid(relation), role, true) == RLS_ENABLED)
-        ereport(ERROR,
-                (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                 errmsg("row security of table \"%s.%s\" applies to role \"%s\"", kudos_schema,
-                        RelationGetRelationName(relation), GetUserNameFromId(role, false)),
-                 errdetail("The projector acts as this role, the owner of kudos_ledger, and must see every row."),
-                 errhint("ALTER TABLE %s NO FORCE ROW LEVEL SECURITY and make the role its owner, or ALTER ROLE "
-                         "%s BYPASSRLS.",
-                         qualified(kudos_schema, RelationGetRelationName(relation)),
-                         quote_identifier(GetUserNameFromId(role, false)))));
+        report({.code = ERRCODE_INSUFFICIENT_PRIVILEGE,
+                .object = table_object(table),
+                .message =
+                    psprintf("row security of table \"%s.%s\" applies to role \"%s\"", kudos_schema, table, role_name),
+                .detail = "The projector acts as this role, the owner of kudos_ledger, and must see every row.",
+                .hint = psprintf("ALTER TABLE %s NO FORCE ROW LEVEL SECURITY and make the role its owner, or ALTER "
+                                 "ROLE %s BYPASSRLS.",
+                                 name_of(relation), quote_identifier(role_name))});
     const struct {
         AclMode mode;
         const char *name;
@@ -507,13 +581,13 @@ void require_access(Relation relation, Oid role, AclMode needed)
     for (const auto &privilege : privileges)
         if ((needed & privilege.mode) != 0 &&
             pg_class_aclcheck(RelationGetRelid(relation), role, privilege.mode) != ACLCHECK_OK)
-            ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                            errmsg("role \"%s\" has no %s privilege on table \"%s.%s\"", GetUserNameFromId(role, false),
-                                   privilege.name, kudos_schema, RelationGetRelationName(relation)),
-                            errdetail("The projector acts as this role, the owner of kudos_ledger."),
-                            errhint("GRANT %s ON %s TO %s;", privilege.name,
-                                    qualified(kudos_schema, RelationGetRelationName(relation)),
-                                    quote_identifier(GetUserNameFromId(role, false)))));
+            report({.code = ERRCODE_INSUFFICIENT_PRIVILEGE,
+                    .object = table_object(table),
+                    .message = psprintf("role \"%s\" has no %s privilege on table \"%s.%s\"", role_name, privilege.name,
+                                        kudos_schema, table),
+                    .detail = "The projector acts as this role, the owner of kudos_ledger.",
+                    .hint = psprintf("GRANT %s ON %s TO %s;", privilege.name, name_of(relation),
+                                     quote_identifier(role_name))});
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -522,6 +596,9 @@ void require_access(Relation relation, Oid role, AclMode needed)
 void resolve_ledger(Schema *schema, Oid namespace_oid)
 {
     Relation ledger = open_table(namespace_oid, "kudos_ledger");
+    restored = true;
+    if (ledger == nullptr)
+        return;
     restored = references_users(ledger);
     schema->restored = restored;
     require_column(ledger, "event_id", Family::uuid);
@@ -540,26 +617,41 @@ void resolve_ledger(Schema *schema, Oid namespace_oid)
     relation_close(ledger, AccessShareLock);
 }
 
-void require_quarantine_columns(Relation stats)
+bool require_quarantine_columns(Relation stats)
 {
     if (find_column(stats, "quarantined") != nullptr && find_column(stats, "quarantine_reason") != nullptr &&
         find_column(stats, "quarantined_at") != nullptr)
-        return;
-    ereport(ERROR, (errcode(ERRCODE_UNDEFINED_COLUMN),
-                    errmsg("table \"%s.kudos_stat_events\" has no quarantine columns", kudos_schema),
-                    errdetail("The schema is older than 5.1.9, or its migration stopped halfway."),
-                    errhint("ALTER TABLE %s ADD COLUMN IF NOT EXISTS quarantined boolean NOT NULL DEFAULT false, ADD "
-                            "COLUMN IF NOT EXISTS quarantine_reason varchar(64), ADD COLUMN IF NOT EXISTS "
-                            "quarantined_at timestamp;",
-                            qualified(kudos_schema, "kudos_stat_events"))));
+        return true;
+    report({.code = ERRCODE_UNDEFINED_COLUMN,
+            .object = table_object("kudos_stat_events"),
+            .message = psprintf("table \"%s.kudos_stat_events\" has no quarantine columns", kudos_schema),
+            .detail = "The schema is older than 5.1.9, or its migration stopped halfway.",
+            .hint = psprintf("ALTER TABLE %s ADD COLUMN IF NOT EXISTS quarantined boolean NOT NULL DEFAULT false, ADD "
+                             "COLUMN IF NOT EXISTS quarantine_reason varchar(64), ADD COLUMN IF NOT EXISTS "
+                             "quarantined_at timestamp;",
+                             name_of(stats))});
+    return false;
 }
 
 constexpr int32 longest_reason = 25; // invalid_stat_contribution
 
+void resolve_quarantine(Schema *schema, Relation stats)
+{
+    if (!require_quarantine_columns(stats))
+        return;
+    Form_pg_attribute reason = require_column(stats, "quarantine_reason", Family::text);
+    if (reason != nullptr && width(reason) < longest_reason)
+        reject_type(stats, reason, "type varchar(64)");
+    require_column(stats, "quarantined_at", Family::timestamp);
+    schema->stat_queue = queue_indexes(stats, {"applied", "quarantined"}, "applied IS FALSE AND quarantined IS FALSE");
+}
+
 void resolve_stat_events(Schema *schema, Oid namespace_oid)
 {
     Relation stats = open_table(namespace_oid, "kudos_stat_events");
-    require_quarantine_columns(stats);
+    if (stats == nullptr)
+        return;
+    resolve_quarantine(schema, stats);
     require_column(stats, "event_id", Family::uuid);
     require_column(stats, "entry_type", Family::text);
     require_column(stats, "user_id", Family::integer);
@@ -571,11 +663,6 @@ void resolve_stat_events(Schema *schema, Oid namespace_oid)
     require_column(stats, "record", Family::text);
     require_column(stats, "detail", Family::json);
     require_column(stats, "created", Family::timestamp);
-    Form_pg_attribute reason = require_column(stats, "quarantine_reason", Family::text);
-    if (width(reason) < longest_reason)
-        reject_type(stats, reason, "type varchar(64)");
-    require_column(stats, "quarantined_at", Family::timestamp);
-    schema->stat_queue = queue_indexes(stats, {"applied", "quarantined"}, "applied IS FALSE AND quarantined IS FALSE");
     schema->stat_events = RelationGetRelid(stats);
     schema->stat_events_name = qualified(kudos_schema, "kudos_stat_events");
     require_access(stats, schema->ledger_owner, ACL_SELECT | ACL_UPDATE);
@@ -610,10 +697,12 @@ void check_target_keys(Schema *schema, Table table, Relation relation)
         require_column(relation, "user_id", Family::integer);
         schema->record_width = width(require_column(relation, "record", Family::text));
         Form_pg_attribute type = require_column(relation, "record_type");
-        if (!type_is_enum(type->atttypid))
-            reject_type(relation, type, "the enum type userrecordtypes");
-        schema->record_type = type->atttypid;
-        schema->record_type_name = format_type_be_qualified(type->atttypid);
+        if (type != nullptr) {
+            if (!type_is_enum(type->atttypid))
+                reject_type(relation, type, "the enum type userrecordtypes");
+            schema->record_type = type->atttypid;
+            schema->record_type_name = format_type_be_qualified(type->atttypid);
+        }
         require_unique_index(relation, {"user_id", "record_type", "record"});
         require_insertable(relation, {"user_id", "record_type", "record", "value"});
         break;
@@ -636,6 +725,8 @@ void resolve_target(Schema *schema, Oid namespace_oid, Table table)
 {
     const TargetDescription &description = descriptions[static_cast<int>(table)];
     Relation relation = open_table(namespace_oid, description.table);
+    if (relation == nullptr)
+        return;
     TargetTable &target = schema->target[static_cast<int>(table)];
     check_target_keys(schema, table, relation);
     target.name = qualified(kudos_schema, description.table);
@@ -648,9 +739,11 @@ void resolve_target(Schema *schema, Oid namespace_oid, Table table)
     relation_close(relation, AccessShareLock);
 }
 
-void resolve_holds_and_state(Schema *schema, Oid namespace_oid)
+void resolve_holds(Schema *schema, Oid namespace_oid)
 {
     Relation holds = open_table(namespace_oid, "kudos_reservations");
+    if (holds == nullptr)
+        return;
     require_column(holds, "id", Family::uuid);
     require_column(holds, "business_id", Family::text);
     require_column(holds, "event_id", Family::uuid);
@@ -659,8 +752,13 @@ void resolve_holds_and_state(Schema *schema, Oid namespace_oid)
     require_access(holds, schema->ledger_owner, ACL_SELECT | ACL_UPDATE);
     schema->reservations_name = qualified(kudos_schema, "kudos_reservations");
     relation_close(holds, AccessShareLock);
+}
 
+void resolve_state(Schema *schema, Oid namespace_oid)
+{
     Relation state = open_table(namespace_oid, "kudos_ledger_applier_state");
+    if (state == nullptr)
+        return;
     require_column(state, "id", Family::integer);
     require_column(state, "applied_at", Family::timestamp);
     require_unique_index(state, {"id"});
@@ -668,8 +766,13 @@ void resolve_holds_and_state(Schema *schema, Oid namespace_oid)
     require_access(state, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
     schema->state_name = qualified(kudos_schema, "kudos_ledger_applier_state");
     relation_close(state, AccessShareLock);
+}
 
+void resolve_control(Schema *schema, Oid namespace_oid)
+{
     Relation control = open_table(namespace_oid, "kudos_ledger_control");
+    if (control == nullptr)
+        return;
     require_column(control, "id", Family::integer);
     require_column(control, "mode", Family::text);
     require_column(control, "changed_at", Family::timestamp);
@@ -681,7 +784,10 @@ void resolve_holds_and_state(Schema *schema, Oid namespace_oid)
 
 void resolve_trust(Schema *schema, Oid namespace_oid)
 {
+    schema->transfers_name = qualified(kudos_schema, "kudos_transfers");
     Relation roles = open_table(namespace_oid, "user_roles");
+    if (roles == nullptr)
+        return;
     require_column(roles, "user_id", Family::integer);
     require_column(roles, "user_role");
     require_column(roles, "value", Family::boolean);
@@ -692,9 +798,10 @@ void resolve_trust(Schema *schema, Oid namespace_oid)
     relation_close(roles, AccessShareLock);
 
     Relation suspicions = open_table(namespace_oid, "user_suspicions");
+    if (suspicions == nullptr)
+        return;
     require_column(suspicions, "user_id", Family::integer);
     require_access(suspicions, schema->ledger_owner, ACL_SELECT);
-    schema->transfers_name = qualified(kudos_schema, "kudos_transfers");
     schema->user_suspicions_name = qualified(kudos_schema, "user_suspicions");
     relation_close(suspicions, AccessShareLock);
 }
@@ -725,25 +832,38 @@ void resolve_extension(Schema *schema)
     schema->extension_schema = get_namespace_name(namespace_oid);
 }
 
+void require_usage(Oid namespace_oid, Oid role)
+{
+    if (!OidIsValid(role) || may_use_schema(namespace_oid, role))
+        return;
+    const char *role_name = GetUserNameFromId(role, false);
+    report({.code = ERRCODE_INSUFFICIENT_PRIVILEGE,
+            .object = psprintf("schema %s", quote_identifier(kudos_schema)),
+            .message = psprintf("role \"%s\" has no USAGE privilege on schema \"%s\"", role_name, kudos_schema),
+            .hint = psprintf("GRANT USAGE ON SCHEMA %s TO %s;", quote_identifier(kudos_schema),
+                             quote_identifier(role_name))});
+}
+
 Schema *resolve()
 {
     Schema *schema = allocate<Schema>(1).data();
     resolve_extension(schema);
     const Oid namespace_oid = get_namespace_oid(kudos_schema, true);
-    if (!OidIsValid(namespace_oid))
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_SCHEMA), errmsg("schema \"%s\" does not exist", kudos_schema),
-                        errhint("Set kudos_projector.schema to the schema of the Horde's tables.")));
+    if (!OidIsValid(namespace_oid)) {
+        report({.code = ERRCODE_UNDEFINED_SCHEMA,
+                .object = psprintf("schema %s", quote_identifier(kudos_schema)),
+                .message = psprintf("schema \"%s\" does not exist", kudos_schema),
+                .hint = "Set kudos_projector.schema to the schema of the Horde's tables."});
+        return schema;
+    }
     resolve_ledger(schema, namespace_oid);
-    if (!may_use_schema(namespace_oid, schema->ledger_owner))
-        ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                        errmsg("role \"%s\" has no USAGE privilege on schema \"%s\"",
-                               GetUserNameFromId(schema->ledger_owner, false), kudos_schema),
-                        errhint("GRANT USAGE ON SCHEMA %s TO %s;", quote_identifier(kudos_schema),
-                                quote_identifier(GetUserNameFromId(schema->ledger_owner, false)))));
+    require_usage(namespace_oid, schema->ledger_owner);
     resolve_stat_events(schema, namespace_oid);
     for (int table = 0; table < table_count; table++)
         resolve_target(schema, namespace_oid, static_cast<Table>(table));
-    resolve_holds_and_state(schema, namespace_oid);
+    resolve_holds(schema, namespace_oid);
+    resolve_state(schema, namespace_oid);
+    resolve_control(schema, namespace_oid);
     resolve_trust(schema, namespace_oid);
     return schema;
 }
@@ -794,12 +914,12 @@ const Schema &current_schema()
     return *cached;
 }
 
-bool may_use_schema(Oid namespace_oid, Oid role)
+bool may_use_schema(Oid namespace_oid, Oid role, AclMode right)
 {
 #if PG_VERSION_NUM >= 160000
-    return object_aclcheck(NamespaceRelationId, namespace_oid, role, ACL_USAGE) == ACLCHECK_OK;
+    return object_aclcheck(NamespaceRelationId, namespace_oid, role, right) == ACLCHECK_OK;
 #else
-    return pg_namespace_aclcheck(namespace_oid, role, ACL_USAGE) == ACLCHECK_OK;
+    return pg_namespace_aclcheck(namespace_oid, role, right) == ACLCHECK_OK;
 #endif
 }
 
@@ -807,6 +927,24 @@ void require_restored(const Schema &schema)
 {
     if (!schema.restored)
         report_restore();
+}
+
+List *schema_faults()
+{
+    List *faults = NIL;
+    collected = &faults;
+    PG_TRY();
+    {
+        const Schema *schema = resolve();
+        if (OidIsValid(schema->ledger))
+            require_restored(*schema);
+    }
+    PG_FINALLY();
+    {
+        collected = nullptr;
+    }
+    PG_END_TRY();
+    return faults;
 }
 
 } // namespace kudos::server

@@ -70,7 +70,20 @@ const Schema &current_schema();
 // nobody can be said to be missing (section 4).
 void require_restored(const Schema &schema);
 
-// Whether the role may use what stands in the schema at all.
-bool may_use_schema(Oid namespace_oid, Oid role);
+// One thing that keeps the database from being folded.
+struct Fault {
+    int code; // SQLSTATE
+    const char *object;
+    const char *message;
+    const char *detail = nullptr;
+    const char *hint; // the statement that mends it, or what to do
+};
+
+// All that current_schema() and require_restored() would raise, instead of the first: a list of Fault
+// pointers, in the current memory context.
+List *schema_faults();
+
+// Whether the role may use what stands in the schema at all, or has another right to the schema.
+bool may_use_schema(Oid namespace_oid, Oid role, AclMode right = ACL_USAGE);
 
 } // namespace kudos::server

@@ -42,16 +42,6 @@ void pin_settings()
     pin("max_parallel_workers_per_gather", "0");
 }
 
-Oid owner_of_relation(Oid relation)
-{
-    HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
-    if (!HeapTupleIsValid(tuple))
-        elog(ERROR, "cache lookup failed for relation %u", relation);
-    const Oid owner = reinterpret_cast<Form_pg_class>(GETSTRUCT(tuple))->relowner;
-    ReleaseSysCache(tuple);
-    return owner;
-}
-
 bool may_use(Oid relation, Oid role)
 {
     for (const AclMode mode : {ACL_SELECT, ACL_INSERT, ACL_UPDATE})
@@ -74,7 +64,17 @@ void run_as(Oid role, const char *command)
 
 } // namespace
 
-Acting act_as_ledger_owner(const Schema &schema)
+Oid owner_of_relation(Oid relation)
+{
+    HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
+    if (!HeapTupleIsValid(tuple))
+        elog(ERROR, "cache lookup failed for relation %u", relation);
+    const Oid owner = reinterpret_cast<Form_pg_class>(GETSTRUCT(tuple))->relowner;
+    ReleaseSysCache(tuple);
+    return owner;
+}
+
+Acting act_as(Oid role)
 {
     Acting acting;
     GetUserIdAndSecContext(&acting.role, &acting.security_context);
@@ -84,9 +84,9 @@ Acting act_as_ledger_owner(const Schema &schema)
     // then fire as the owner too. For others a deferred trigger would fire as the caller, at his
     // commit; the server refuses to queue one in a restricted operation (trigger.c,
     // afterTriggerMarkEvents).
-    const bool is_owner = GetAuthenticatedUserId() == schema.ledger_owner && acting.role == schema.ledger_owner;
+    const bool is_owner = GetAuthenticatedUserId() == role && acting.role == role;
     if (!is_owner)
-        SetUserIdAndSecContext(schema.ledger_owner,
+        SetUserIdAndSecContext(role,
                                acting.security_context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
     return acting;
 }
@@ -110,6 +110,11 @@ int begin_brief_waits()
 void end_brief_waits(int level)
 {
     AtEOXact_GUC(true, level);
+}
+
+Acting act_as_ledger_owner(const Schema &schema)
+{
+    return act_as(schema.ledger_owner);
 }
 
 void stop_acting(const Acting &acting)

@@ -13,8 +13,11 @@ struct Acting {
     int settings_level;
 };
 
-// Acts as the owner of kudos_ledger, with every setting that could change what a statement means
+Oid owner_of_relation(Oid relation);
+
+// Acts as a role, with every setting that could change what a statement means
 // pinned: search_path, row security, time-outs, replication role, number formats.
+Acting act_as(Oid role);
 Acting act_as_ledger_owner(const Schema &schema);
 void stop_acting(const Acting &acting);
 

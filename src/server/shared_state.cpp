@@ -1,6 +1,7 @@
 #include "shared_state.hpp"
 
 extern "C" {
+#include "commands/dbcommands.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/varlena.h"
@@ -72,6 +73,17 @@ bool is_wanted(const char *database)
         if (strcmp(static_cast<const char *>(lfirst(cell)), database) == 0)
             return true;
     return false;
+}
+
+const char *why_no_worker()
+{
+    if (shared_state() == nullptr)
+        return "kudos_projector is not in shared_preload_libraries, so no worker folds";
+    if (!kudos_enabled)
+        return "kudos_projector.enabled is off";
+    Slot slot;
+    return read_slot(get_database_name(MyDatabaseId), &slot) ? nullptr
+                                                             : "kudos_projector.databases does not name this database";
 }
 
 } // namespace kudos::server

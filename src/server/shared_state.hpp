@@ -78,6 +78,9 @@ inline void unlock_shared()
 // Copies the slot of a database; false where it has none.
 bool read_slot(const char *database, Slot *slot);
 
+// Why no worker folds this database; null: it has one.
+const char *why_no_worker();
+
 // Names in kudos_projector.databases, in the current memory context.
 List *wanted_databases();
 bool is_wanted(const char *database);

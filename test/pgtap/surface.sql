@@ -115,7 +115,7 @@ SELECT table_privs_are('public', t, r, '{}'::name[]) FROM unnest(ARRAY['kudos_re
 SELECT function_privs_are('public', 'kudos_mode', '{}'::name[], 'pg_monitor', ARRAY['EXECUTE']);
 SELECT is_empty($$ SELECT proname FROM own_functions WHERE has_function_privilege('regress_kudos_nobody', oid, 'EXECUTE') $$, 'PUBLIC may call nothing');
 SELECT set_eq($$ SELECT proname::text FROM own_functions WHERE has_function_privilege('pg_monitor', oid, 'EXECUTE') $$,
-  ARRAY['kudos_health', 'kudos_mode', 'kudos_projector_stats_rows', 'kudos_quarantine_rows'], 'pg_monitor may call what only reads, no more');
+  ARRAY['kudos_health', 'kudos_mode', 'kudos_projector_stats_rows', 'kudos_quarantine_rows', 'kudos_check_schema'], 'pg_monitor may call what only reads, no more');
 SELECT table_privs_are('public', 'kudos_transfer_requests', r, '{}'::name[]) FROM unnest(ARRAY['regress_kudos_nobody', 'regress_kudos_watcher']::name[]) r;
 
 -- and what calls come to
