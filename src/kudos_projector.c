@@ -245,5 +245,8 @@ SQL_FUNCTION(wait_applied)
 SQL_FUNCTION(quarantine)
 SQL_FUNCTION(requeue)
 SQL_FUNCTION(accept_quarantined)
+SQL_FUNCTION(snapshot)
+SQL_FUNCTION(reconcile)
+SQL_FUNCTION(repair)
 
 #pragma GCC visibility pop

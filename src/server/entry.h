@@ -28,6 +28,9 @@ extern Datum kudos_entry_wait_applied(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_quarantine(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_requeue(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_accept_quarantined(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_snapshot(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_reconcile(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_repair(FunctionCallInfo fcinfo);
 
 /* background workers */
 extern void kudos_entry_launcher(void);
