@@ -142,16 +142,18 @@ void append_drift(StringInfo sql, const Schema &schema, const char *snapshot, co
                      " FULL JOIN (SELECT t.*, true AS there FROM standing t) s USING (target, key)"
                      " FULL JOIN since c USING (target, key))",
                      values, snapshot);
-    appendStringInfo(sql,
-                     " SELECT c.target, c.key, c.expected, c.actual, c.actual - c.expected FROM compared c"
-                     " WHERE c.expected IS DISTINCT FROM c.actual AND CASE"
-                     " WHEN c.target IN ('user_stats', 'user_records')"
-                     " THEN EXISTS (SELECT FROM %s u WHERE u.id = split_part(c.key, '/', 1)::int8)"
-                     " WHEN c.target = 'worker_stats'"
-                     " THEN EXISTS (SELECT FROM %s w WHERE w.id = split_part(c.key, '/', 1)::uuid)"
-                     " ELSE c.known AND c.there END"
-                     " ORDER BY c.target COLLATE \"C\", length(c.key), c.key COLLATE \"C\"",
-                     schema.of(Table::users).name, schema.of(Table::workers).name);
+    appendStringInfo(
+        sql,
+        " SELECT c.target, c.key, round(c.expected, 2), round(c.actual, 2), round(c.actual - c.expected, 2)"
+        " FROM compared c"
+        " WHERE c.expected IS DISTINCT FROM c.actual AND CASE"
+        " WHEN c.target IN ('user_stats', 'user_records')"
+        " THEN EXISTS (SELECT FROM %s u WHERE u.id = split_part(c.key, '/', 1)::int8)"
+        " WHEN c.target = 'worker_stats'"
+        " THEN EXISTS (SELECT FROM %s w WHERE w.id = split_part(c.key, '/', 1)::uuid)"
+        " ELSE c.known AND c.there END"
+        " ORDER BY c.target COLLATE \"C\", length(c.key), c.key COLLATE \"C\"",
+        schema.of(Table::users).name, schema.of(Table::workers).name);
 }
 
 void append_full_drift(StringInfo sql, const Schema &schema, const char *snapshots_name, const char *snapshot)

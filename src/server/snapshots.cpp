@@ -431,6 +431,7 @@ Datum take_snapshot(bool full, MemoryContext results)
 // What a reconciliation compares with: the marks of the snapshot, or the whole archive.
 struct Baseline {
     const char *snapshot_id;
+    const char *taken; // naive UTC as text; null where the Horde's table has no rows of it
     bool full;
     ArchiveMark of[archive_count];
 
@@ -446,12 +447,13 @@ static_assert(jump_safe<Baseline>);
     pg_unreachable();
 }
 
-bool balances_stored(const Session &session, const char *snapshot_id)
+// When its balances were taken, naive UTC as text; null: it has none.
+const char *balances_taken(const Session &session, const char *snapshot_id)
 {
-    return run(psprintf("SELECT EXISTS (SELECT FROM %s b WHERE b.snapshot_id = '%s')", session.snapshots_name,
-                        snapshot_id),
-               session.snapshot, true)
-        .boolean(0, 1);
+    const Rows rows = run(psprintf("SELECT min(b.created)::text FROM %s b WHERE b.snapshot_id = '%s'",
+                                   session.snapshots_name, snapshot_id),
+                          session.snapshot, true);
+    return rows.is_null(0, 1) ? nullptr : copy_text(rows, 0, 1);
 }
 
 Baseline baseline_of(const Session &session, Datum snapshot, bool full)
@@ -459,9 +461,9 @@ Baseline baseline_of(const Session &session, Datum snapshot, bool full)
     Baseline baseline{};
     baseline.snapshot_id = uuid_text(snapshot);
     baseline.full = full;
-    const bool has_balances = balances_stored(session, baseline.snapshot_id);
+    baseline.taken = balances_taken(session, baseline.snapshot_id);
     if (full) {
-        if (!has_balances)
+        if (baseline.taken == nullptr)
             refuse_unknown(baseline.snapshot_id);
         return baseline;
     }
@@ -469,7 +471,7 @@ Baseline baseline_of(const Session &session, Datum snapshot, bool full)
         const auto archive = static_cast<Archive>(a);
         ArchiveMark &stored = baseline.of[a];
         stored = stored_mark(*session.schema, archive, baseline.snapshot_id, nullptr, session.snapshot);
-        if (!stored.found && has_balances)
+        if (!stored.found && baseline.taken != nullptr)
             ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                             errmsg("snapshot \"%s\" was not taken by kudos_snapshot()", baseline.snapshot_id),
                             errdetail("It holds balances and no mark in the archive."), errhint("%s", snapshot_hint)));
@@ -595,31 +597,35 @@ void append_asked(StringInfo sql)
 // Whether the target was repaired before, from this snapshot or from another one since.
 void append_decided(StringInfo sql, const Session &session, const Baseline &baseline)
 {
-    const auto last_id = [&](Archive archive) {
+    // By id, since clocks are set; by time where ids tell nothing.
+    const auto since = [&](Archive archive) {
         const char *last = baseline.of[static_cast<int>(archive)].last_id;
-        return last != nullptr ? psprintf("'%s'::int8", last) : "NULL::int8";
+        return last != nullptr             ? psprintf("r.id > '%s'::int8", last)
+               : baseline.taken != nullptr ? psprintf("r.created > '%s'::timestamp", baseline.taken)
+                                           : "true";
     };
-    appendStringInfoString(sql, ", repairs AS MATERIALIZED (SELECT l.event_id, l.id, l.user_id::text AS user_key,"
-                                " NULL::text AS target, NULL::text AS key FROM ");
-    append_rows_since(sql, session.schema->ledger_name, "x.id, x.event_id, x.user_id, x.entry_type", baseline.ledger(),
-                      "l");
     appendStringInfoString(sql,
-                           " WHERE l.entry_type = 'RECONCILIATION'"
-                           " UNION ALL SELECT e.event_id, e.id, NULL, e.repair ->> 'target', e.repair ->> 'key' FROM ");
+                           ", repairs AS MATERIALIZED (SELECT l.event_id, l.id, l.created, l.user_id::text AS user_key,"
+                           " NULL::text AS target, NULL::text AS key FROM ");
+    append_rows_since(sql, session.schema->ledger_name, "x.id, x.event_id, x.created, x.user_id, x.entry_type",
+                      baseline.ledger(), "l");
+    appendStringInfoString(
+        sql, " WHERE l.entry_type = 'RECONCILIATION'"
+             " UNION ALL SELECT e.event_id, e.id, e.created, NULL, e.repair ->> 'target', e.repair ->> 'key' FROM ");
     append_rows_since(sql, session.schema->stat_events_name,
-                      psprintf("x.id, x.event_id, x.detail -> '%s' AS repair", repair_key), baseline.stat_events(),
-                      "e");
+                      psprintf("x.id, x.event_id, x.created, x.detail -> '%s' AS repair", repair_key),
+                      baseline.stat_events(), "e");
     appendStringInfo(sql,
                      " WHERE e.repair IS NOT NULL), decided AS MATERIALIZED (SELECT a.*, CASE"
                      " WHEN a.way IS NULL THEN 'cannot be repaired by a posting'"
                      " WHEN a.amount IN (0, 'NaN', 'Infinity', '-Infinity') THEN 'is no amount of whole cents'"
                      " WHEN EXISTS (SELECT FROM repairs r WHERE r.event_id = a.event_id) THEN 'posted before'"
                      " WHEN EXISTS (SELECT FROM repairs r WHERE CASE WHEN a.way = 'currency'"
-                     " THEN r.user_key = a.key AND r.id > %s"
-                     " ELSE r.target = a.target AND r.key = a.key AND r.id > %s END)"
+                     " THEN r.user_key = a.key AND %s"
+                     " ELSE r.target = a.target AND r.key = a.key AND %s END)"
                      " THEN 'repaired from another snapshot since'"
                      " ELSE 'posted' END AS outcome FROM asked a)",
-                     last_id(Archive::ledger), last_id(Archive::stat_events));
+                     since(Archive::ledger), since(Archive::stat_events));
 }
 
 void append_posting(StringInfo sql, const Session &session, const Baseline &baseline)
