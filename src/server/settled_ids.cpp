@@ -15,10 +15,10 @@ namespace {
 constexpr long poll_every_ms = 5;
 
 // An identity column's own sequence, otherwise the one that the default names. One that goes down,
-// cycles, or hands out ids in advance (CACHE) tells nothing about the ids to come.
+// cycles, hands out ids in advance (CACHE) or may not be read tells nothing about the ids to come.
 constexpr const char *find_sequence =
     "SELECT s.seqrelid, s.seqrelid || '/' || pg_relation_filenode(s.seqrelid),"
-    " s.seqincrement > 0 AND NOT s.seqcycle AND s.seqcache = 1"
+    " s.seqincrement > 0 AND NOT s.seqcycle AND s.seqcache = 1 AND has_sequence_privilege(s.seqrelid, 'SELECT')"
     " FROM pg_attribute c CROSS JOIN LATERAL ("
     " SELECT d.objid AS sequence FROM pg_depend d WHERE c.attidentity <> '' AND d.classid = 'pg_class'::regclass"
     " AND d.refclassid = 'pg_class'::regclass AND d.refobjid = c.attrelid AND d.refobjsubid = c.attnum"
@@ -54,10 +54,10 @@ std::span<const VirtualTransactionId> drawing(const LOCKTAG &sequence)
 
 bool drawn_by_us(const LOCKTAG &sequence)
 {
-#if PG_VERSION_NUM >= 180000
-    return LockHeldByMe(&sequence, RowExclusiveLock, true);
+#if PG_VERSION_NUM >= 170000
+    return LockHeldByMe(&sequence, RowExclusiveLock, false);
 #else
-    return LockOrStrongerHeldByMe(&sequence, RowExclusiveLock);
+    return LockHeldByMe(&sequence, RowExclusiveLock);
 #endif
 }
 
