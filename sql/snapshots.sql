@@ -302,6 +302,35 @@ UPDATE users SET kudos = 5000 WHERE id = 2;
 SELECT * FROM refusal(format('SELECT kudos_repair(%L)', :'s'));
 SELECT count(*) AS unapplied FROM kudos_ledger WHERE NOT applied;
 
+\echo -- In schemas of any name, other tables of the same name being in the way
+\i :fixture
+SET client_min_messages = warning;
+DROP EXTENSION kudos_projector CASCADE;
+CREATE SCHEMA "the ""Horde""";
+CREATE SCHEMA "an extension's";
+DO $$
+DECLARE t text;
+BEGIN
+  FOREACH t IN ARRAY ARRAY['users', 'teams', 'workers', 'user_stats', 'user_records', 'worker_stats', 'user_roles', 'user_suspicions',
+    'kudos_ledger', 'kudos_stat_events', 'kudos_reservations', 'kudos_ledger_control', 'kudos_ledger_applier_state', 'kudos_balance_snapshots'] LOOP
+    EXECUTE format('ALTER TABLE public.%I SET SCHEMA "the ""Horde"""', t);
+    EXECUTE format('CREATE TABLE public.%I (id text)', t);
+  END LOOP;
+END $$;
+CREATE EXTENSION kudos_projector SCHEMA "an extension's";
+RESET client_min_messages;
+SET kudos_projector.schema = 'the "Horde"';
+SELECT "an extension's".kudos_snapshot() AS s \gset
+UPDATE "the ""Horde""".users SET kudos = 1 WHERE id = 2;
+SELECT target, key, drift FROM "an extension's".kudos_reconcile(:'s');
+SELECT target, key, amount, outcome FROM "an extension's".kudos_repair(:'s');
+SELECT currency_rows FROM "an extension's".kudos_fold_now();
+SELECT target, key, drift FROM "an extension's".kudos_reconcile(:'s', true);
+RESET kudos_projector.schema;
+SET client_min_messages = warning;
+DROP SCHEMA "the ""Horde""", "an extension's" CASCADE;
+RESET client_min_messages;
+
 \echo -- As the owner of the ledger, whoever calls
 \i :fixture
 CREATE ROLE snapshots_owner;

@@ -67,11 +67,17 @@ void append_standing(StringInfo sql, const Schema &schema)
 
 void append_rows_since(StringInfo sql, const char *table, const char *columns, const Mark &mark, const char *alias)
 {
+    if (mark.id == std::numeric_limits<int64>::min()) {
+        appendStringInfo(sql, "(SELECT %s FROM %s x) %s", columns, table, alias);
+        return;
+    }
+    // The upper bound makes it a range, which the planner takes to be narrow where it has no statistics.
     appendStringInfo(sql,
-                     "(SELECT %s FROM %s x WHERE x.id > '" INT64_FORMAT "'::int8"
+                     "(SELECT %s FROM %s x WHERE x.id > '" INT64_FORMAT "'::int8 AND x.id <= '" INT64_FORMAT "'::int8"
                      " UNION ALL SELECT %s FROM %s x WHERE x.id <= '" INT64_FORMAT "'::int8"
                      " AND x.id = ANY ('%s'::int8[])) %s",
-                     columns, table, mark.id, columns, table, mark.id, mark.open_ids, alias);
+                     columns, table, mark.id, std::numeric_limits<int64>::max(), columns, table, mark.id, mark.open_ids,
+                     alias);
 }
 
 void append_stat_feeds(StringInfo sql, const char *row_source, const char *carried)
