@@ -136,6 +136,23 @@ SELECT * FROM kudos_reconcile(:'s');
 UPDATE user_stats SET value = 2 WHERE user_id = 6;
 SELECT target, key, drift FROM kudos_reconcile(:'s');
 
+\echo -- In shadow mode the application writes balances itself, with rows that are born applied
+\i :fixture
+UPDATE kudos_ledger_control SET mode = 'shadow';
+SELECT kudos_snapshot() AS s \gset
+BEGIN;
+INSERT INTO kudos_ledger (event_id, entry_type, user_id, amount, applied) VALUES (gen_random_uuid(), 'AWARD', 1, 12, true);
+INSERT INTO kudos_stat_events (event_id, entry_type, user_id, amount, unit, stat_action, record, applied)
+  VALUES (gen_random_uuid(), 'AWARD', 1, 12, 'kudos', 'awarded', 'user_kudos', true);
+UPDATE users SET kudos = kudos + 12 WHERE id = 1;
+INSERT INTO user_stats (user_id, action, value) VALUES (1, 'awarded', 12);
+COMMIT;
+SELECT * FROM kudos_reconcile(:'s');
+UPDATE users SET kudos = kudos - 2 WHERE id = 1;
+SELECT target, key, amount, outcome FROM kudos_repair(:'s');
+CALL fold();
+SELECT kudos FROM users WHERE id = 1;
+
 \echo -- Rows that were queued or quarantined at the snapshot count when they are folded
 \i :fixture
 SELECT t_post(1, 10), t_ustat(1, 'accumulated', 10), t_rec(2, 'NEWTYPE', 'image', 3, '00000000-0000-0000-0000-00000000e001') \gset
