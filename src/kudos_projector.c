@@ -247,5 +247,8 @@ SQL_FUNCTION(requeue)
 SQL_FUNCTION(accept_quarantined)
 SQL_FUNCTION(install_ledger)
 SQL_FUNCTION(check_schema)
+SQL_FUNCTION(snapshot)
+SQL_FUNCTION(reconcile)
+SQL_FUNCTION(repair)
 
 #pragma GCC visibility pop

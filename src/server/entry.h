@@ -30,6 +30,9 @@ extern Datum kudos_entry_requeue(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_accept_quarantined(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_install_ledger(FunctionCallInfo fcinfo);
 extern Datum kudos_entry_check_schema(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_snapshot(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_reconcile(FunctionCallInfo fcinfo);
+extern Datum kudos_entry_repair(FunctionCallInfo fcinfo);
 
 /* background workers */
 extern void kudos_entry_launcher(void);

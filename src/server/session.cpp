@@ -17,7 +17,8 @@ namespace {
 constexpr const char *own_tables[] = {
     "kudos_remainder_users",        "kudos_remainder_user_stats", "kudos_remainder_worker_stats",
     "kudos_remainder_user_records", "kudos_remainder_workers",    "kudos_remainder_teams",
-    "kudos_transfer_requests",      "kudos_quarantine_decisions",
+    "kudos_transfer_requests",      "kudos_quarantine_decisions", "kudos_snapshots",
+    "kudos_snapshot_marks",         "kudos_snapshot_values",
 };
 
 void pin(const char *name, const char *value)

@@ -6,6 +6,7 @@
 --   CALL outside('users.kudos', '1', 7);       somebody who is no projector added 7 there
 --   SELECT fold(1000);                 one cycle, as one line of text
 --   SELECT * FROM target_errors();     nothing, at every commit; otherwise what is wrong
+--   SELECT kudos_repair(nth_snapshot(1));      snapshots are counted from the first since the reset
 --
 -- Needs the tables of the fixture or of the application, and the extension, all in "public".
 \set QUIET on
@@ -147,6 +148,15 @@ CREATE VIEW t_hold AS
   SELECT business_id, remaining_amount AS remaining, released_at IS NOT NULL AS released
     FROM kudos_reservations ORDER BY business_id;
 
+-- Snapshots by number, from 1, since their ids differ from run to run.
+CREATE FUNCTION nth_snapshot(n int) RETURNS uuid LANGUAGE sql VOLATILE AS $$
+  SELECT snapshot_id FROM kudos_snapshots ORDER BY created OFFSET n - 1 LIMIT 1
+$$;
+CREATE VIEW t_marks AS
+  SELECT s.number, m.archive, nullif(m.mark, -9223372036854775808) AS mark, m.open_ids, m.last_id
+    FROM (SELECT snapshot_id, row_number() OVER (ORDER BY created) AS number FROM kudos_snapshots) s
+    JOIN kudos_snapshot_marks m USING (snapshot_id) ORDER BY s.number, m.archive;
+
 CREATE TABLE t_cast_users AS TABLE users;
 CREATE TABLE t_cast_teams AS TABLE teams;
 CREATE TABLE t_cast_workers AS TABLE workers;
@@ -157,7 +167,8 @@ BEGIN
   TRUNCATE users, teams, workers, user_stats, user_records, worker_stats, user_roles, user_suspicions, kudos_ledger,
     kudos_stat_events, kudos_reservations, kudos_balance_snapshots, kudos_ledger_control, kudos_ledger_applier_state,
     kudos_remainder_users, kudos_remainder_user_stats, kudos_remainder_worker_stats, kudos_remainder_user_records,
-    kudos_remainder_workers, kudos_remainder_teams RESTART IDENTITY;
+    kudos_remainder_workers, kudos_remainder_teams, kudos_snapshots, kudos_snapshot_marks, kudos_snapshot_values
+    RESTART IDENTITY;
   INSERT INTO users SELECT * FROM t_cast_users;
   INSERT INTO teams SELECT * FROM t_cast_teams;
   INSERT INTO workers SELECT * FROM t_cast_workers;
