@@ -9,6 +9,7 @@ extern "C" {
 #include "utils/snapmgr.h"
 }
 
+#include "arguments.hpp"
 #include "cycle.hpp"
 #include "entry.h"
 #include "session.hpp"
@@ -87,18 +88,15 @@ Totals fold_in_callers_transaction(int batch_size, int max_cycles)
     return totals;
 }
 
-Datum result_row(FunctionCallInfo fcinfo, const Totals &totals, double elapsed_ms)
+Datum totals_row(FunctionCallInfo fcinfo, const Totals &totals, double elapsed_ms)
 {
-    TupleDesc row;
-    if (get_call_result_type(fcinfo, nullptr, &row) != TYPEFUNC_COMPOSITE)
-        elog(ERROR, "kudos_fold_now() must return a row");
     Datum values[] = {BoolGetDatum(totals.lock_acquired),     Int32GetDatum(totals.cycles),
                       Int64GetDatum(totals.currency_rows),    Int64GetDatum(totals.stat_rows),
                       Int64GetDatum(totals.quarantined_rows), Int64GetDatum(totals.floor_adjustments),
                       Int64GetDatum(totals.promoted_users),   Int64GetDatum(totals.drained_users),
                       BoolGetDatum(totals.settled),           Float8GetDatum(elapsed_ms)};
     bool nulls[lengthof(values)] = {};
-    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(row), values, nulls));
+    return result_row(fcinfo, values, nulls);
 }
 
 double milliseconds_since(instr_time start)
@@ -201,7 +199,7 @@ Datum kudos_entry_fold_now(FunctionCallInfo fcinfo)
     instr_time start;
     INSTR_TIME_SET_CURRENT(start);
     const Totals totals = fold_in_callers_transaction(batch_size, max_cycles);
-    return result_row(fcinfo, totals, milliseconds_since(start));
+    return totals_row(fcinfo, totals, milliseconds_since(start));
 }
 
 Datum kudos_entry_catch_up(FunctionCallInfo fcinfo)

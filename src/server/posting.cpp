@@ -1,13 +1,13 @@
 #include "posting.hpp"
 
 extern "C" {
-#include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
 #include "utils/uuid.h"
 }
 
+#include "arguments.hpp"
 #include "entry.h"
 #include "event_id.hpp"
 #include "mark.hpp"
@@ -61,32 +61,19 @@ void write_user_exists(StringInfo sql, const Schema &schema, int)
 // ---------------------------------------------------------------------------------------------
 // Arguments
 
-std::string_view text_argument(FunctionCallInfo fcinfo, int argument)
-{
-    if (PG_ARGISNULL(argument))
-        return {};
-    const varlena *packed = PG_DETOAST_DATUM_PACKED(PG_GETARG_DATUM(argument));
-    return {VARDATA_ANY(packed), VARSIZE_ANY_EXHDR(packed)};
-}
-
-void require_argument(FunctionCallInfo fcinfo, int argument, const char *name)
-{
-    if (PG_ARGISNULL(argument))
-        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("%s must not be null", name)));
-}
-
 // Given, derived from the idempotency key, or new; in this order.
 Uuid event_argument(FunctionCallInfo fcinfo, int event, int key)
 {
-    Uuid id;
     if (!PG_ARGISNULL(event) && !PG_ARGISNULL(key))
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("event_id and idempotency_key must not both be given"),
                         errhint("The event id is derived from the key.")));
     if (!PG_ARGISNULL(key))
         return event_id_of_key(text_argument(fcinfo, key));
-    const Datum given = PG_ARGISNULL(event) ? DirectFunctionCall1(gen_random_uuid, Datum{0}) : PG_GETARG_DATUM(event);
-    memcpy(id.bytes.data(), DatumGetUUIDP(given)->data, UUID_LEN);
+    if (!PG_ARGISNULL(event))
+        return uuid_argument(fcinfo, event);
+    Uuid id;
+    memcpy(id.bytes.data(), DatumGetUUIDP(DirectFunctionCall1(gen_random_uuid, Datum{0}))->data, UUID_LEN);
     return id;
 }
 
@@ -97,12 +84,9 @@ Datum created_argument(FunctionCallInfo fcinfo, int argument)
 
 Datum posted_row(FunctionCallInfo fcinfo, const Uuid &event, std::int64_t id)
 {
-    TupleDesc row;
-    if (get_call_result_type(fcinfo, nullptr, &row) != TYPEFUNC_COMPOSITE)
-        elog(ERROR, "a posting function must return a row");
     Datum values[] = {uuid_datum(event), Int64GetDatum(id)};
     bool nulls[lengthof(values)] = {};
-    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(row), values, nulls));
+    return result_row(fcinfo, values, nulls);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ extern "C" {
 
 #include <algorithm>
 
+#include "arguments.hpp"
 #include "claim.hpp"
 #include "entry.h"
 #include "mark.hpp"
@@ -74,15 +75,6 @@ void record_decision(const Schema &schema, const Uuid &event, const char *action
     const char nulls[] = {' ', ' ', ' ', has_note ? ' ' : 'n', ' '};
     SPIPlanPtr plan = prepared(decide_statement, schema, write_decide, 0, types);
     write_exactly(plan, values, SPI_OK_INSERT, 1, decisions_table(schema), nulls);
-}
-
-Uuid event_argument(FunctionCallInfo fcinfo)
-{
-    if (PG_ARGISNULL(0))
-        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("event_id must not be null")));
-    Uuid event;
-    memcpy(event.bytes.data(), PG_GETARG_UUID_P(0)->data, UUID_LEN);
-    return event;
 }
 
 std::span<StatPosting> require_quarantined(const Schema &schema, const Uuid &event)
@@ -163,7 +155,8 @@ Datum kudos_entry_requeue(FunctionCallInfo fcinfo)
     using namespace kudos;
     using namespace kudos::server;
     PreventCommandIfReadOnly("kudos_requeue()");
-    const Uuid event = event_argument(fcinfo);
+    require_argument(fcinfo, 0, "event_id");
+    const Uuid event = uuid_argument(fcinfo, 0);
     const char *caller = GetUserNameFromId(GetUserId(), false);
     const Schema &schema = current_schema();
     std::int64_t count = 0;
@@ -183,7 +176,8 @@ Datum kudos_entry_accept_quarantined(FunctionCallInfo fcinfo)
     using namespace kudos;
     using namespace kudos::server;
     PreventCommandIfReadOnly("kudos_accept_quarantined()");
-    const Uuid event = event_argument(fcinfo);
+    require_argument(fcinfo, 0, "event_id");
+    const Uuid event = uuid_argument(fcinfo, 0);
     if (PG_ARGISNULL(1))
         ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("note must not be null"),
                         errhint("Say why the loss is accepted; it is kept with your name.")));

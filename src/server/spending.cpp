@@ -1,12 +1,12 @@
 #include "spending.hpp"
 
 extern "C" {
-#include "funcapi.h"
 #include "utils/fmgrprotos.h"
 #include "utils/numeric.h"
 #include "utils/uuid.h"
 }
 
+#include "arguments.hpp"
 #include "entry.h"
 #include "event_id.hpp"
 #include "posting.hpp"
@@ -131,14 +131,6 @@ Cents read_cents(const Rows &rows, int column)
     return value;
 }
 
-std::string_view business_id_argument(FunctionCallInfo fcinfo, int argument)
-{
-    if (PG_ARGISNULL(argument))
-        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("business_id must not be null")));
-    const varlena *packed = PG_DETOAST_DATUM_PACKED(PG_GETARG_DATUM(argument));
-    return {VARDATA_ANY(packed), VARSIZE_ANY_EXHDR(packed)};
-}
-
 Cents positive_amount(FunctionCallInfo fcinfo, int argument)
 {
     const Cents amount = amount_argument(fcinfo, argument);
@@ -147,26 +139,12 @@ Cents positive_amount(FunctionCallInfo fcinfo, int argument)
     return amount;
 }
 
-void require_argument(FunctionCallInfo fcinfo, int argument, const char *name)
-{
-    if (PG_ARGISNULL(argument))
-        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("%s must not be null", name)));
-}
-
 Account account_of(std::int64_t user)
 {
     const Schema &schema = current_schema();
     Account account;
     as_ledger_owner(schema, [&](MemoryContext) { account = read_account(schema, user); });
     return account;
-}
-
-Datum row_of(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
-{
-    TupleDesc row;
-    if (get_call_result_type(fcinfo, nullptr, &row) != TYPEFUNC_COMPOSITE)
-        elog(ERROR, "the function must return a row");
-    return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(row), values, nulls));
 }
 
 struct Hold {
@@ -357,12 +335,11 @@ Datum kudos_entry_reserve(FunctionCallInfo fcinfo)
     using namespace kudos::server;
     PreventCommandIfReadOnly("kudos_reserve()");
     require_argument(fcinfo, 0, "user_id");
-    const std::string_view business_id = business_id_argument(fcinfo, 1);
+    require_argument(fcinfo, 1, "business_id");
+    const std::string_view business_id = text_argument(fcinfo, 1);
     const Cents amount = positive_amount(fcinfo, 2);
-    Uuid event;
     const bool has_event = !PG_ARGISNULL(3);
-    if (has_event)
-        memcpy(event.bytes.data(), PG_GETARG_UUID_P(3)->data, UUID_LEN);
+    const Uuid event = has_event ? uuid_argument(fcinfo, 3) : Uuid{};
     const Schema &schema = current_schema();
     Reservation reservation{};
     as_ledger_owner(schema, [&](MemoryContext) {
@@ -371,7 +348,7 @@ Datum kudos_entry_reserve(FunctionCallInfo fcinfo)
     Datum values[] = {BoolGetDatum(reservation.granted), numeric_of(reservation.reserved),
                       numeric_of(reservation.available)};
     bool nulls[lengthof(values)] = {};
-    return row_of(fcinfo, values, nulls);
+    return result_row(fcinfo, values, nulls);
 }
 
 Datum kudos_entry_release(FunctionCallInfo fcinfo)
@@ -379,7 +356,8 @@ Datum kudos_entry_release(FunctionCallInfo fcinfo)
     using namespace kudos;
     using namespace kudos::server;
     PreventCommandIfReadOnly("kudos_release()");
-    const std::string_view business_id = business_id_argument(fcinfo, 0);
+    require_argument(fcinfo, 0, "business_id");
+    const std::string_view business_id = text_argument(fcinfo, 0);
     const Schema &schema = current_schema();
     Cents released = 0;
     as_ledger_owner(schema, [&](MemoryContext) {
@@ -401,7 +379,7 @@ Datum kudos_entry_transfer(FunctionCallInfo fcinfo)
     require_argument(fcinfo, 1, "dest");
     require_argument(fcinfo, 3, "idempotency_key");
     const Transfer transfer{PG_GETARG_INT32(0), PG_GETARG_INT32(1), positive_amount(fcinfo, 2),
-                            event_id_of_key(business_id_argument(fcinfo, 3))};
+                            event_id_of_key(text_argument(fcinfo, 3))};
     if (transfer.source == transfer.dest)
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("source and dest of a transfer must differ")));
     const Schema &schema = current_schema();
@@ -417,5 +395,5 @@ Datum kudos_entry_transfer(FunctionCallInfo fcinfo)
     });
     Datum values[] = {BoolGetDatum(transferred), BoolGetDatum(replayed), uuid_datum(transfer.event)};
     bool nulls[lengthof(values)] = {};
-    return row_of(fcinfo, values, nulls);
+    return result_row(fcinfo, values, nulls);
 }
