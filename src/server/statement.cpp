@@ -3,6 +3,8 @@
 extern "C" {
 #include "nodes/pathnodes.h"
 #include "optimizer/plancat.h"
+#include "utils/plancache.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/uuid.h"
 }
@@ -96,10 +98,30 @@ SPIPlanPtr prepared(Statement &statement, const Schema &schema, WriteStatement w
     return plan;
 }
 
+namespace {
+
+// Generic plans are kept: one that was made while a table was small would go on reading all of it when
+// it has grown. So each is made, or made anew after an invalidation, with sequential scans off; what
+// runs it, triggers included, is planned as the session likes.
+void plan_on_indexes(SPIPlanPtr plan)
+{
+    if (pinned_for != nullptr)
+        return;
+    const int level = NewGUCNestLevel();
+    set_config_option("enable_seqscan", "off", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+    CachedPlan *generic = SPI_plan_get_cached_plan(plan);
+    if (generic != nullptr)
+        ReleaseCachedPlan(generic, CurrentResourceOwner);
+    AtEOXact_GUC(true, level);
+}
+
+} // namespace
+
 uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_code, const char *nulls)
 {
     Datum *values = const_cast<Datum *>(parameters.data());
     int code;
+    plan_on_indexes(plan);
     if (IsolationUsesXactSnapshot()) {
         // The transaction's snapshot may be older than the lock that we hold: what was folded, spent or
         // switched since must be seen (contract, section 2: always READ COMMITTED).
