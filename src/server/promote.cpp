@@ -40,21 +40,24 @@ void write_trust(StringInfo sql, const Schema &schema, int)
                      schema.user_roles_name);
 }
 
-// The exact escrow: of one that rounds to 0, the column shows nothing.
+// The exact escrow: of one that rounds to 0, the column shows nothing. From those who have some, whom
+// partial indexes name, to those who are trusted: the other way round reads every trusted user.
 void write_drainable(StringInfo sql, const Schema &schema, int)
 {
+    const TargetTable &users = schema.of(Table::users);
     appendStringInfo(
         sql,
-        "SELECT u.id::int8, (u.evaluating_kudos + coalesce(r.evaluating_kudos, 0) * 0.01)::numeric(22,2)::text,"
-        " gen_random_uuid() FROM %s u JOIN %s t ON t.user_id = u.id LEFT JOIN %s r ON r.id = u.id"
-        " WHERE t.user_role = 'TRUSTED' AND t.value"
-        " AND u.id IN (SELECT p.id FROM %s p WHERE p.evaluating_kudos > 0"
-        " UNION SELECT f.id FROM %s f WHERE f.evaluating_kudos > 0)"
-        " AND u.evaluating_kudos + coalesce(r.evaluating_kudos, 0) * 0.01 > 0"
+        "WITH escrowed AS MATERIALIZED (SELECT p.id FROM %s p WHERE p.evaluating_kudos > 0"
+        " UNION SELECT f.id FROM %s f WHERE f.evaluating_kudos > 0),"
+        " trusted AS MATERIALIZED (SELECT e.id FROM escrowed e WHERE EXISTS (SELECT FROM %s t"
+        " WHERE t.user_id = e.id AND t.user_role = 'TRUSTED' AND t.value OFFSET 0))"
+        " SELECT u.id::int8,"
+        " (u.evaluating_kudos + coalesce(r.evaluating_kudos, 0) * 0.01)::numeric(22,2)::text,"
+        " gen_random_uuid() FROM trusted t JOIN %s u ON u.id = t.id LEFT JOIN %s r ON r.id = u.id"
+        " WHERE u.evaluating_kudos + coalesce(r.evaluating_kudos, 0) * 0.01 > 0"
         " AND NOT EXISTS (SELECT FROM %s l WHERE l.user_id = u.id AND l.entry_type = 'EVALUATION_PROMOTION'"
         " AND NOT l.applied AND l.applied IS FALSE) ORDER BY u.id",
-        schema.of(Table::users).name, schema.user_roles_name, schema.of(Table::users).remainder,
-        schema.of(Table::users).name, schema.of(Table::users).remainder, schema.ledger_name);
+        users.name, users.remainder, schema.user_roles_name, users.name, users.remainder, schema.ledger_name);
 }
 
 void write_emit_currency(StringInfo sql, const Schema &schema, int)

@@ -7,6 +7,9 @@ CREATE TABLE kudos_remainder_users (
     kudos smallint NOT NULL,
     evaluating_kudos smallint NOT NULL
 );
+-- Escrow that rounds to nothing is drained like any other.
+CREATE INDEX kudos_remainder_users_escrow ON kudos_remainder_users (id) WHERE evaluating_kudos > 0;
+COMMENT ON INDEX kudos_remainder_users_escrow IS 'users with a positive remainder of escrow';
 CREATE TABLE kudos_remainder_user_stats (
     user_id bigint,
     action text,
