@@ -164,6 +164,8 @@ UPDATE t_cast_users SET last_active = '2026-01-01';
 
 CREATE PROCEDURE reset_case() LANGUAGE plpgsql AS $$
 BEGIN
+  -- A worker in the middle of a cycle would hold some of these tables and wait for others.
+  PERFORM pg_advisory_xact_lock(1263879247);
   TRUNCATE users, teams, workers, user_stats, user_records, worker_stats, user_roles, user_suspicions, kudos_ledger,
     kudos_stat_events, kudos_reservations, kudos_balance_snapshots, kudos_ledger_control, kudos_ledger_applier_state,
     kudos_remainder_users, kudos_remainder_user_stats, kudos_remainder_worker_stats, kudos_remainder_user_records,
