@@ -19,6 +19,7 @@ enum Variant { plain = 0, with_withheld = 1 };
 Statement claim_currency_statement[2];
 Statement claim_stats_statement[2];
 Statement quarantined_event_statement;
+Statement count_queued_statement;
 
 // Both spellings of the predicate: each queue index, however it is spelled, follows from one of
 // them, but the server proves neither from the other.
@@ -44,6 +45,15 @@ void append_stat_columns(StringInfo sql)
                                 " e.amount::text, e.created, e.entry_type::text, e.unit::text, e.stat_action::text,"
                                 " e.record::text, coalesce(e.detail -> 'touch_last_active' NOT IN"
                                 " ('null', 'false', '0', '\"\"', '[]', '{}'), false)");
+}
+
+void write_count_queued(StringInfo sql, const Schema &schema, int)
+{
+    appendStringInfo(sql,
+                     "SELECT (SELECT count(*) FROM %s WHERE NOT applied AND applied IS FALSE),"
+                     " (SELECT count(*) FROM %s WHERE NOT applied AND applied IS FALSE"
+                     " AND NOT quarantined AND quarantined IS FALSE)",
+                     schema.ledger_name, schema.stat_events_name);
 }
 
 void write_quarantined_event(StringInfo sql, const Schema &schema, int)
@@ -344,6 +354,15 @@ Claim claim_postings(const Schema &schema, const ScanPosition &position, int bat
     const auto full = static_cast<std::size_t>(batch_size);
     claim.settled = claim.currency.size() < full && claim.stats.size() < full;
     return claim;
+}
+
+QueuedRows count_queued(const Schema &schema)
+{
+    const int pinned = pin_plans(schema);
+    execute(prepared(count_queued_statement, schema, write_count_queued, 0, {}), {}, SPI_OK_SELECT);
+    unpin_plans(pinned);
+    const Rows rows;
+    return {rows.integer(0, 1), rows.integer(0, 2)};
 }
 
 std::span<StatPosting> claim_quarantined_event(const Schema &schema, const Uuid &event)

@@ -30,6 +30,13 @@ struct Claim {
 Claim claim_postings(const Schema &schema, const ScanPosition &position, int batch_size,
                      std::span<const Withheld> withheld);
 
+// What is queued; unlike a claim, this sees rows that others hold locked. Needs an SPI connection.
+struct QueuedRows {
+    std::int64_t currency;
+    std::int64_t stats;
+};
+QueuedRows count_queued(const Schema &schema);
+
 // Locks and reads the quarantined stat rows of an event, by id; waits for their locks.
 std::span<StatPosting> claim_quarantined_event(const Schema &schema, const Uuid &event);
 

@@ -115,19 +115,9 @@ constexpr double notice_every_ms = 2000;
 int64 queued_rows()
 {
     const Schema &schema = current_schema();
-    const Acting acting = act_as_ledger_owner(schema);
-    SPI_connect();
-    const char *sql = psprintf("SELECT (SELECT count(*) FROM %s WHERE NOT applied AND applied IS FALSE)"
-                               " + (SELECT count(*) FROM %s WHERE NOT applied AND applied IS FALSE"
-                               " AND NOT quarantined AND quarantined IS FALSE)",
-                               schema.ledger_name, schema.stat_events_name);
-    if (SPI_execute(sql, true, 1) != SPI_OK_SELECT)
-        elog(ERROR, "could not count the queue");
-    bool null;
-    const int64 rows = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null));
-    SPI_finish();
-    stop_acting(acting);
-    return rows;
+    QueuedRows queued{};
+    as_ledger_owner(schema, [&](MemoryContext) { queued = count_queued(schema); });
+    return queued.currency + queued.stats;
 }
 
 void notice_progress(const Totals &totals, int64 queued, double elapsed_ms)

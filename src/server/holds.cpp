@@ -8,8 +8,6 @@
 namespace kudos::server {
 namespace {
 
-enum LockMode { wait_for_lock, skip_locked, no_lock, lock_modes };
-
 Statement lock_holds_statement[lock_modes];
 Statement pending_events_statement;
 Statement write_holds_statement;

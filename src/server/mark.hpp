@@ -11,6 +11,9 @@ namespace kudos::server {
 // one leaves the rows of locked targets out.
 enum class Attempt { optimistic, careful };
 
+// An optimistic attempt waits for rows; a careful one locks whom it can, and reads who is there.
+enum LockMode { wait_for_lock, skip_locked, no_lock, lock_modes };
+
 // What the database can take at the moment. In the current memory context.
 ProjectionLimits projection_limits(const Schema &schema);
 

@@ -14,7 +14,6 @@ namespace {
 
 Statement read_mode_statement;
 Statement write_mode_statement;
-Statement unapplied_statement;
 
 void write_read_mode(StringInfo sql, const Schema &schema, int)
 {
@@ -27,16 +26,6 @@ void write_write_mode(StringInfo sql, const Schema &schema, int)
                      "INSERT INTO %s AS c (id, mode, changed_at) VALUES (1, $1, $2)"
                      " ON CONFLICT (id) DO UPDATE SET mode = excluded.mode, changed_at = excluded.changed_at",
                      schema.control_name);
-}
-
-// Unlike a claim, this sees rows that others hold locked.
-void write_unapplied(StringInfo sql, const Schema &schema, int)
-{
-    appendStringInfo(sql,
-                     "SELECT (SELECT count(*) FROM %s WHERE NOT applied AND applied IS FALSE),"
-                     " (SELECT count(*) FROM %s WHERE NOT applied AND applied IS FALSE"
-                     " AND NOT quarantined AND quarantined IS FALSE)",
-                     schema.ledger_name, schema.stat_events_name);
 }
 
 LedgerMode parse_mode(const char *name)
@@ -52,25 +41,19 @@ LedgerMode parse_mode(const char *name)
 // A row left behind would be folded later, on top of balances that the application keeps by then.
 void require_drained(const Schema &schema)
 {
-    SPI_connect();
-    const int pinned = pin_plans(schema);
-    execute(prepared(unapplied_statement, schema, write_unapplied, 0, {}), {}, SPI_OK_SELECT);
-    unpin_plans(pinned);
-    const Rows rows;
-    const std::int64_t currency = rows.integer(0, 1);
-    const std::int64_t stats = rows.integer(0, 2);
-    SPI_finish();
-    if (currency + stats > 0)
+    QueuedRows queued{};
+    as_ledger_owner(schema, [&](MemoryContext) { queued = count_queued(schema); });
+    if (queued.currency + queued.stats > 0)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("the queue could not be drained, so the mode was not changed"),
                         errdetail("%lld currency rows and %lld stat rows are still unapplied: somebody holds them "
                                   "locked, or their targets cannot be written.",
-                                  static_cast<long long>(currency), static_cast<long long>(stats)),
+                                  static_cast<long long>(queued.currency), static_cast<long long>(queued.stats)),
                         errhint("kudos_health() names targets that are stuck; try again when they are free.")));
 }
 
 // Ledger -> shadow: everything that is queued is folded in this transaction first.
-void fold_tail(const Schema &schema)
+void fold_tail()
 {
     Tick *tick = begin_tick(kudos_batch_size, Attempt::optimistic);
     tick->promotes = false;
@@ -79,26 +62,23 @@ void fold_tail(const Schema &schema)
         settled = run_cycle(*tick).settled;
     }
     end_tick(tick);
-    require_drained(schema);
+    require_drained(current_schema()); // a cycle may have resolved it anew
 }
 
 void store_mode(const Schema &schema, LedgerMode mode)
 {
     const Oid types[] = {TEXTOID, TIMESTAMPOID};
     const Datum parameters[] = {CStringGetTextDatum(mode_name(mode)), TimestampGetDatum(utc_now())};
-    SPI_connect();
-    write_exactly(prepared(write_mode_statement, schema, write_write_mode, 0, types), parameters, SPI_OK_INSERT, 1,
-                  schema.control_name);
-    SPI_finish();
+    as_ledger_owner(schema, [&](MemoryContext) {
+        write_exactly(prepared(write_mode_statement, schema, write_write_mode, 0, types), parameters, SPI_OK_INSERT, 1,
+                      schema.control_name);
+    });
 }
 
 LedgerMode committed_mode(const Schema &schema, LedgerMode (*read)(const Schema &))
 {
-    const Acting acting = act_as_ledger_owner(schema);
-    SPI_connect();
-    const LedgerMode mode = read(schema);
-    SPI_finish();
-    stop_acting(acting);
+    LedgerMode mode = LedgerMode::shadow;
+    as_ledger_owner(schema, [&](MemoryContext) { mode = read(schema); });
     return mode;
 }
 
@@ -155,11 +135,8 @@ Datum kudos_entry_set_mode(FunctionCallInfo fcinfo)
     const Schema &schema = current_schema();
     if (committed_mode(schema, read_mode) != mode) {
         if (mode == LedgerMode::shadow)
-            fold_tail(schema);
-        const Schema &after = current_schema();
-        const Acting acting = act_as_ledger_owner(after);
-        store_mode(after, mode);
-        stop_acting(acting);
+            fold_tail();
+        store_mode(current_schema(), mode);
     }
     PG_RETURN_TEXT_P(cstring_to_text(mode_name(mode)));
 }

@@ -33,10 +33,6 @@ constexpr Layout layouts[table_count] = {
     {1, {{"id", UUIDOID}}, UUIDOID},
 };
 
-// How rows are locked: an optimistic attempt waits, a careful one reads who is there and then
-// locks whom it can.
-enum LockMode { wait_for_lock, skip_locked, no_lock, lock_modes };
-
 Statement lock_statement[table_count][lock_modes];
 Statement update_statement[table_count];
 Statement insert_statement[table_count];
