@@ -218,3 +218,15 @@ SELECT * FROM t_gates;
 COMMIT;
 SELECT * FROM t_gates;
 DROP VIEW t_gates;
+\echo -- who may only call it switches all the same: the tail is folded and counted with the rights of the owner
+\i :fixture
+CREATE ROLE regress_kudos_switcher;
+GRANT EXECUTE ON FUNCTION kudos_set_mode(text) TO regress_kudos_switcher;
+SELECT t_post(1, 10) \gset
+SET ROLE regress_kudos_switcher;
+SELECT kudos_set_mode('shadow');
+RESET ROLE;
+SELECT kudos_mode();
+SELECT * FROM t_state;
+REVOKE ALL ON FUNCTION kudos_set_mode(text) FROM regress_kudos_switcher;
+DROP ROLE regress_kudos_switcher;
