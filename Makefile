@@ -12,6 +12,13 @@ CORE = $(patsubst %.cpp,%.o,$(wildcard src/core/*.cpp))
 SERVER = $(patsubst %.cpp,%.o,$(wildcard src/server/*.cpp))
 OBJS = src/kudos_projector.o $(CORE) $(SERVER)
 
+# A test build, which can be told to fail (src/failpoints): make FAILPOINTS=1, from clean.
+ifdef FAILPOINTS
+PG_CPPFLAGS += -DKUDOS_FAILPOINTS
+OBJS += $(patsubst %,src/failpoints/%.o,failpoints allocation)
+WRAP_NEW = -Wl,--wrap=_Znwm -Wl,--wrap=_ZnwmRKSt9nothrow_t
+endif
+
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
@@ -52,7 +59,7 @@ override with_llvm = no
 WARNINGS = -Wall -Wextra -Werror -Wno-unknown-warning-option
 PG_CFLAGS = $(WARNINGS) -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers -fvisibility=hidden
 PG_CXXFLAGS = -std=c++20 $(WARNINGS) -fvisibility=hidden -fvisibility-inlines-hidden
-SHLIB_LINK = -lstdc++
+SHLIB_LINK = -lstdc++ $(WRAP_NEW)
 EXTRA_CLEAN = test/unit/build $(DATA)
 
 include $(PGXS)
@@ -62,7 +69,7 @@ override CPPFLAGS := $(patsubst -I$(includedir_server),-isystem $(includedir_ser
 # 15's headers say "register", which C++17 dropped; server code throws nothing, so nothing is unwound.
 $(SERVER): override CXXFLAGS += -Wno-register -Wno-volatile -Wno-deprecated-volatile -Wno-unused-parameter \
 	-fno-exceptions -fno-rtti
-$(CORE): override CPPFLAGS := -Isrc
+$(CORE) src/failpoints/allocation.o: override CPPFLAGS := -Isrc
 
 # One file an area; together they are the script of the version.
 all: $(DATA)
@@ -70,6 +77,6 @@ $(DATA): $(sort $(wildcard src/sql/*.sql))
 	cat $^ >$@
 
 # Headers are few: any change rebuilds all.
-$(OBJS): $(wildcard src/*.h src/core/*.hpp src/server/*.hpp src/server/*.h)
+$(OBJS): $(wildcard src/*.h src/core/*.hpp src/server/*.hpp src/server/*.h src/failpoints/*.h)
 
 endif

@@ -19,6 +19,9 @@
 
 #include "server/entry.h"
 #include "settings.h"
+#ifdef KUDOS_FAILPOINTS
+#include "failpoints/failpoints.h"
+#endif
 
 /* 15 does not mark what a module exports (PGDLLEXPORT is empty), and we hide the rest */
 #pragma GCC visibility push(default)
@@ -141,6 +144,9 @@ define_settings(void)
 							 "Off: postings wait for the next tick.",
 							 &kudos_wake_on_commit, false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+#ifdef KUDOS_FAILPOINTS
+	kudos_define_failpoints();
+#endif
 	MarkGUCPrefixReserved("kudos_projector");
 }
 

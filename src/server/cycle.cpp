@@ -7,6 +7,7 @@ extern "C" {
 
 #include <algorithm>
 
+#include "failpoint.hpp"
 #include "holds.hpp"
 #include "mark.hpp"
 #include "mode.hpp"
@@ -74,6 +75,7 @@ static_assert(jump_safe<Stopwatch, CycleResult, Tick>);
 void close_batch_callback(void *batch)
 {
     close_batch(static_cast<Batch *>(batch));
+    count_open_batches(-1);
 }
 
 // The batch lives in the cycle's memory context: an error anywhere later still frees it.
@@ -83,6 +85,7 @@ Batch &open_batch_in(MemoryContext context, const Claim &claim, std::span<const 
         static_cast<MemoryContextCallback *>(MemoryContextAllocZero(context, sizeof(MemoryContextCallback)));
     Batch *batch;
     require_ok(open_batch(claim.currency, claim.stats, withheld, &batch));
+    count_open_batches(1);
     callback->func = close_batch_callback;
     callback->arg = batch;
     MemoryContextRegisterResetCallback(context, callback);
@@ -112,35 +115,48 @@ void fold_batch_of(const Schema &schema, Batch &batch, Tick &tick, Attempt attem
 {
     validate_claim(schema, batch, attempt);
     stopwatch.lap(Phase::validate);
+    failpoint("validated");
 
     result.quarantined_rows = quarantine(schema, batch);
+    failpoint("quarantined");
     mark_applied(schema, batch);
+    failpoint("marked");
     result.currency_rows = static_cast<int64>(currency_ids(batch).size());
     result.stat_rows = static_cast<int64>(stat_ids(batch).size());
     require_ok(fold_batch(batch));
     stopwatch.lap(Phase::mark);
+    failpoint("folded");
 
     write_targets(schema, batch, Table::users, attempt);
+    failpoint("users_written");
     write_floor_adjustments(schema, batch);
     result.floor_adjustments = static_cast<int64>(floor_adjustments(batch).size());
     stopwatch.lap(Phase::users);
+    failpoint("floors_written");
 
     write_targets(schema, batch, Table::user_stats, attempt);
+    failpoint("user_stats_written");
     keep_workers(schema, batch, attempt);
     write_targets(schema, batch, Table::worker_stats, attempt);
+    failpoint("worker_stats_written");
     write_targets(schema, batch, Table::user_records, attempt);
     stopwatch.lap(Phase::stats);
+    failpoint("user_records_written");
 
     settle_holds(schema, batch, attempt);
     stopwatch.lap(Phase::holds);
+    failpoint("holds_settled");
 
     if (result.settled && tick.promotes && refusals(batch).empty())
         promote(schema, batch, tick, result);
     stopwatch.lap(Phase::promotion);
+    failpoint("promoted");
 
     write_targets(schema, batch, Table::workers, attempt);
+    failpoint("workers_written");
     write_targets(schema, batch, Table::teams, attempt);
     stopwatch.lap(Phase::workers);
+    failpoint("teams_written");
 }
 
 std::string_view copy_text(MemoryContext context, std::string_view text)
@@ -191,6 +207,7 @@ bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult
     const Claim claim = claim_postings(schema, tick.position, tick.batch_size, tick.all_withheld());
     attempted.settled = claim.settled;
     stopwatch.lap(Phase::claim);
+    failpoint("claimed");
 
     Batch &batch = open_batch_in(cycle_context, claim, tick.all_withheld());
     fold_batch_of(schema, batch, tick, attempt, attempted, stopwatch);
@@ -284,6 +301,7 @@ CycleResult run_cycle(Tick &tick)
     result.lock_acquired = try_applier_lock();
     if (!result.lock_acquired)
         return result;
+    failpoint("applier_lock_taken");
 
     const Acting acting = act_as_ledger_owner(schema);
     limit_lock_waits();
@@ -292,9 +310,11 @@ CycleResult run_cycle(Tick &tick)
     SPI_finish();
 
     fold(schema, tick, result);
+    failpoint("cycle_written");
 
     stamp_heartbeat(schema, tick);
     stop_acting(acting);
+    failpoint("heartbeat_stamped");
     if (result.currency_rows + result.stat_rows + result.quarantined_rows > 0)
         announce_fold_at_commit();
     return result;

@@ -12,6 +12,7 @@ extern "C" {
 #include "arguments.hpp"
 #include "cycle.hpp"
 #include "entry.h"
+#include "failpoint.hpp"
 #include "session.hpp"
 
 namespace kudos::server {
@@ -154,7 +155,9 @@ void catch_up(int max_cycles)
         CHECK_FOR_INTERRUPTS();
         const CycleResult result = run_cycle(*tick);
         require_extension(result);
+        failpoint("cycle_ended");
         SPI_commit();
+        failpoint("cycle_committed");
         if (!result.lock_acquired)
             break;
         totals.add(result);

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "../core/batch.hpp"
+#include "failpoint.hpp"
 
 namespace kudos::server {
 
@@ -14,6 +15,7 @@ namespace kudos::server {
 template <typename T> std::span<T> allocate(std::size_t count)
 {
     static_assert(jump_safe<T>);
+    failpoint("server_allocation");
     void *raw = MemoryContextAllocHuge(CurrentMemoryContext, (count + 1) * sizeof(T) + alignof(T));
     T *items = reinterpret_cast<T *>(TYPEALIGN(alignof(T), raw));
     for (std::size_t i = 0; i < count; i++)

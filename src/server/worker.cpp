@@ -23,6 +23,7 @@ extern "C" {
 
 #include "cycle.hpp"
 #include "entry.h"
+#include "failpoint.hpp"
 #include "session.hpp"
 #include "shared_state.hpp"
 #include "wake.hpp"
@@ -351,7 +352,9 @@ CycleResult run_committed_cycle(Tick &tick)
         leave_to_scout();
     }
     const CycleResult result = run_cycle(tick);
+    failpoint("cycle_ended");
     commit_transaction();
+    failpoint("cycle_committed");
     return result;
 }
 
