@@ -19,7 +19,9 @@ OBJS += $(patsubst %,src/failpoints/%.o,failpoints allocation)
 WRAP_NEW = -Wl,--wrap=_Znwm -Wl,--wrap=_ZnwmRKSt9nothrow_t
 endif
 
-PG_CONFIG ?= pg_config
+ifeq ($(PG_CONFIG),)
+override PG_CONFIG = pg_config
+endif
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
 ifneq ($(filter check demo bench,$(MAKECMDGOALS))$(if $(wildcard $(PGXS)),,bare),)
@@ -36,6 +38,7 @@ bench: installed
 	@test/bench/run
 
 all install: packages
+	@$(PG_CONFIG) --pgxs >/dev/null # or this would begin anew for ever
 	$(MAKE) --no-print-directory $@ PG_CONFIG=$(PG_CONFIG)
 
 installed: packages

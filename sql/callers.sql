@@ -157,7 +157,7 @@ SELECT ledger, kudos FROM t_state;
 \echo -- kudos_catch_up that fails half-way keeps the cycles before
 \i :fixture
 SET client_min_messages = warning;
-CREATE FUNCTION boom() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'audit table full'; END$$;
+CREATE FUNCTION boom() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'audit table full' USING ERRCODE = 'disk_full'; END$$;
 CREATE TRIGGER boom BEFORE UPDATE ON users FOR EACH ROW WHEN (OLD.id = 2) EXECUTE FUNCTION boom();
 SELECT t_post(1, 5), t_post(2, 5), t_post(1, 7) \gset
 SET kudos_projector.batch_size = 1;

@@ -23,7 +23,6 @@ class Batch {
 
     std::vector<std::int64_t> named_users;
     std::vector<QuarantinedEvent> quarantined;
-    std::size_t quarantined_rows = 0;
     std::vector<const CurrencyPosting *> currency_to_fold;
     std::vector<const StatPosting *> stats_to_fold;
     std::vector<std::int64_t> currency_ids;
@@ -87,12 +86,23 @@ bool is_withheld(const Batch &batch, Table table, int column, const TargetKey &k
                        [&](const Withheld &held) { return matches(held, table, column, key); });
 }
 
+// The row itself, or its whole event.
+template <typename Row> bool is_row_withheld(const Batch &batch, Table rows, const Row &row)
+{
+    return std::any_of(batch.withheld.begin(), batch.withheld.end(), [&](const Withheld &held) {
+        const bool by_id = held.key.uuid == Uuid{};
+        return held.table == rows && (by_id ? held.key.user == row.id : held.key.uuid == row.event);
+    });
+}
+
 // A row is folded into all its targets or into none.
 bool is_withheld(const Batch &batch, const StatPosting &row)
 {
     if (batch.withheld.empty())
         return false;
-    bool held = row.has_user && is_withheld(batch, Table::users, column::user_existence, TargetKey{.user = row.user});
+    bool held =
+        is_row_withheld(batch, Table::stat_rows, row) ||
+        (row.has_user && is_withheld(batch, Table::users, column::user_existence, TargetKey{.user = row.user}));
     for_each_target(row, [&](Table table, int column, const TargetKey &key) {
         held = held || is_withheld(batch, table, column, key);
     });
@@ -110,7 +120,8 @@ bool is_withheld(const Batch &batch, const CurrencyPosting &row)
 {
     if (batch.withheld.empty())
         return false;
-    return is_withheld(batch, Table::users, currency_column(row), TargetKey{.user = row.user}) ||
+    return is_row_withheld(batch, Table::ledger_rows, row) ||
+           is_withheld(batch, Table::users, currency_column(row), TargetKey{.user = row.user}) ||
            std::any_of(batch.withheld.begin(), batch.withheld.end(),
                        [&](const Withheld &held) { return feeds_hold(row, held); });
 }
@@ -122,7 +133,7 @@ void quarantine_events(Batch &batch, std::span<const std::int64_t> existing_user
     for (const StatPosting &row : batch.stats) {
         const bool unknown_existence =
             row.has_user && is_withheld(batch, Table::users, column::user_existence, TargetKey{.user = row.user});
-        if (unknown_existence)
+        if (unknown_existence || is_row_withheld(batch, Table::stat_rows, row))
             continue;
         const Reason reason = validate(row, existing_users, limits);
         if (reason != Reason::none)
@@ -132,10 +143,11 @@ void quarantine_events(Batch &batch, std::span<const std::int64_t> existing_user
         batch.quarantined.push_back({event, reason});
 }
 
-bool is_quarantined(const Batch &batch, const Uuid &event)
+QuarantinedEvent *find_quarantined(Batch &batch, const Uuid &event)
 {
-    return std::binary_search(batch.quarantined.begin(), batch.quarantined.end(), QuarantinedEvent{.event = event},
-                              [](const auto &a, const auto &b) { return a.event < b.event; });
+    const auto at = std::lower_bound(batch.quarantined.begin(), batch.quarantined.end(), event,
+                                     [](const QuarantinedEvent &a, const Uuid &b) { return a.event < b; });
+    return at != batch.quarantined.end() && at->event == event ? &*at : nullptr;
 }
 
 void choose_rows(Batch &batch)
@@ -147,8 +159,8 @@ void choose_rows(Batch &batch)
             batch.currency_to_fold.push_back(&row);
     }
     for (const StatPosting &row : batch.stats) {
-        if (is_quarantined(batch, row.event))
-            batch.quarantined_rows++;
+        if (QuarantinedEvent *event = find_quarantined(batch, row.event); event != nullptr)
+            event->claimed_rows++;
         else if (!row.foldable)
             batch.unfoldable_stats.push_back(row.id);
         else if (!is_withheld(batch, row))
@@ -169,6 +181,8 @@ Absent when_absent(Table table)
     switch (table) {
     case Table::users:
     case Table::reservations:
+    case Table::ledger_rows:
+    case Table::stat_rows:
         return Absent::refuse;
     case Table::workers:
     case Table::teams:
@@ -263,6 +277,8 @@ std::string_view cause_text(Cause cause) noexcept
         return "not written";
     case Cause::locked:
         return "locked";
+    case Cause::raised:
+        return "raised";
     }
     return "";
 }
@@ -312,11 +328,6 @@ Status validate_batch(Batch &batch, std::span<const std::int64_t> existing_users
 std::span<const QuarantinedEvent> quarantined_events(const Batch &batch) noexcept
 {
     return batch.quarantined;
-}
-
-std::size_t quarantined_rows(const Batch &batch) noexcept
-{
-    return batch.quarantined_rows;
 }
 
 std::span<const std::int64_t> currency_ids(const Batch &batch) noexcept

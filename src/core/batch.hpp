@@ -31,6 +31,7 @@ enum class Cause : std::uint8_t {
     missing,     // the user of a currency row is not there
     not_written, // a trigger or rule vetoed or changed the row
     locked,      // somebody holds the row's lock
+    raised,      // a trigger, rule or constraint of the table raised an error
 };
 
 std::string_view cause_text(Cause cause) noexcept;
@@ -42,11 +43,14 @@ struct Withheld {
     std::int8_t column = column::any;
     Cause cause = Cause::overflow;
     TargetKey key{};
+    std::string_view message{}; // of the error that was raised
+    std::int32_t holder = 0;    // process that holds the lock; 0: not known
 };
 
 struct QuarantinedEvent {
     Uuid event{};
     Reason reason = Reason::none;
+    std::size_t claimed_rows = 0;
 };
 
 struct FloorAdjustment {
@@ -66,9 +70,7 @@ std::span<const std::int64_t> named_users(const Batch &batch) noexcept;
 // existing_users must be ascending.
 Status validate_batch(Batch &batch, std::span<const std::int64_t> existing_users,
                       const ProjectionLimits &limits) noexcept;
-std::span<const QuarantinedEvent> quarantined_events(const Batch &batch) noexcept;
-// How many claimed rows belong to them.
-std::size_t quarantined_rows(const Batch &batch) noexcept;
+std::span<const QuarantinedEvent> quarantined_events(const Batch &batch) noexcept; // ascending by event
 
 // Claimed, valid and not withheld: exactly these are marked applied and folded.
 std::span<const std::int64_t> currency_ids(const Batch &batch) noexcept;

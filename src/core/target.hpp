@@ -17,8 +17,11 @@ enum class Table : std::uint8_t {
     user_records,
     workers,
     teams,
-    // Not summed, but a target that can be stuck: a hold, keyed by its business id (action) and event (uuid).
+    // Not summed, but what can be stuck like a target: a hold, keyed by its business id (action) and event
+    // (uuid); and the rows of the queue themselves, keyed by their id (user) or their event (uuid).
     reservations,
+    ledger_rows,
+    stat_rows,
 };
 constexpr int table_count = 6; // that are summed
 constexpr int max_value_columns = 3;

@@ -136,7 +136,7 @@ wait_for_test(void)
 {
 	int			level = NewGUCNestLevel();
 
-	set_config_option("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE, GUC_ACTION_SAVE, true, 0, false);
+	set_config_option("lock_timeout", "0", PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	DirectFunctionCall1(pg_advisory_lock_int8, Int64GetDatum(WAIT_LOCK));
 	DirectFunctionCall1(pg_advisory_unlock_int8, Int64GetDatum(WAIT_LOCK));
 	AtEOXact_GUC(true, level);

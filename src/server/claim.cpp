@@ -111,7 +111,8 @@ std::span<const Withheld> withheld_holds(std::span<const Withheld> withheld)
 
 bool feeds_from_stats(const Withheld &held)
 {
-    if (held.table == Table::reservations)
+    // Rows that are withheld themselves are claimed once a tick, and left out by the core.
+    if (held.table == Table::reservations || held.table == Table::ledger_rows || held.table == Table::stat_rows)
         return false;
     return held.table != Table::users || held.column == column::any || held.column >= column::user_activity;
 }

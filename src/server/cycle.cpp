@@ -38,10 +38,29 @@ bool try_applier_lock()
     return DatumGetBool(DirectFunctionCall1(pg_try_advisory_xact_lock_int8, Int64GetDatum(applier_lock)));
 }
 
+std::string_view copy_text(MemoryContext context, std::string_view text)
+{
+    char *copy = static_cast<char *>(MemoryContextAlloc(context, text.size() + 1));
+    memcpy(copy, text.data(), text.size());
+    copy[text.size()] = '\0';
+    return {copy, text.size()};
+}
+
+// False: it could not be done, is undone, and the tick knows why.
+template <typename Work> bool run_beside_the_fold(Tick &tick, StepBesideTheFold step, Work work)
+{
+    ErrorData *error = nullptr;
+    const Ended ended = run_in_subtransaction(work, &error);
+    if (ended == Ended::raised)
+        tick.undone[step] = copy_text(tick.context, error->message).data();
+    tick.found_locks = tick.found_locks || ended == Ended::timed_out;
+    return ended == Ended::kept;
+}
+
 // Nothing reads it to choose work, so somebody who holds its row delays the stamp, not the fold.
 void stamp_heartbeat(const Schema &schema, Tick &tick)
 {
-    const Ended ended = run_in_subtransaction([&] {
+    run_beside_the_fold(tick, heartbeat_step, [&] {
         const Oid types[] = {TIMESTAMPOID};
         const Datum parameters[] = {TimestampGetDatum(utc_now())};
         SPI_connect();
@@ -49,7 +68,6 @@ void stamp_heartbeat(const Schema &schema, Tick &tick)
         SPI_finish();
         return true;
     });
-    tick.found_locks = tick.found_locks || ended == Ended::timed_out;
 }
 
 // Measures the phases one after the other.
@@ -95,17 +113,16 @@ Batch &open_batch_in(MemoryContext context, const Claim &claim, std::span<const 
 // Somebody who holds a row of a user to be promoted delays the promotions, not the fold.
 void promote(const Schema &schema, const Batch &batch, Tick &tick, CycleResult &result)
 {
-    const Ended ended = run_in_subtransaction([&] {
+    const bool kept = run_beside_the_fold(tick, promotion_step, [&] {
         const Promotion promotion = promote_and_drain(schema);
         unpause_workers(schema, batch, promotion.users);
         result.promoted_users = static_cast<int64>(promotion.users.size());
         result.drained_users = promotion.drained_users;
         return true;
     });
-    if (ended == Ended::timed_out) {
+    if (!kept) {
         result.promoted_users = 0;
         result.drained_users = 0;
-        tick.found_locks = true;
     }
 }
 
@@ -117,9 +134,9 @@ void fold_batch_of(const Schema &schema, Batch &batch, Tick &tick, Attempt attem
     stopwatch.lap(Phase::validate);
     failpoint("validated");
 
-    result.quarantined_rows = quarantine(schema, batch);
+    result.quarantined_rows = quarantine(schema, batch, attempt);
     failpoint("quarantined");
-    mark_applied(schema, batch);
+    mark_applied(schema, batch, attempt);
     failpoint("marked");
     result.currency_rows = static_cast<int64>(currency_ids(batch).size());
     result.stat_rows = static_cast<int64>(stat_ids(batch).size());
@@ -129,7 +146,7 @@ void fold_batch_of(const Schema &schema, Batch &batch, Tick &tick, Attempt attem
 
     write_targets(schema, batch, Table::users, attempt);
     failpoint("users_written");
-    write_floor_adjustments(schema, batch);
+    write_floor_adjustments(schema, batch, attempt);
     result.floor_adjustments = static_cast<int64>(floor_adjustments(batch).size());
     stopwatch.lap(Phase::users);
     failpoint("floors_written");
@@ -159,13 +176,6 @@ void fold_batch_of(const Schema &schema, Batch &batch, Tick &tick, Attempt attem
     failpoint("teams_written");
 }
 
-std::string_view copy_text(MemoryContext context, std::string_view text)
-{
-    char *copy = static_cast<char *>(MemoryContextAlloc(context, text.size() + 1));
-    memcpy(copy, text.data(), text.size());
-    return {copy, text.size()};
-}
-
 bool is_withheld(const Tick &tick, const Withheld &refusal)
 {
     return std::any_of(tick.withheld, tick.withheld + tick.withheld_count, [&](const Withheld &held) {
@@ -188,9 +198,18 @@ void withhold(Tick &tick, std::span<const Withheld> refused)
         Withheld held = refusal;
         held.key.action = copy_text(tick.context, refusal.key.action);
         held.key.record = copy_text(tick.context, refusal.key.record);
+        held.message = copy_text(tick.context, refusal.message);
         tick.withheld[tick.withheld_count++] = held;
         tick.found_locks = tick.found_locks || held.cause == Cause::locked;
     }
+}
+
+// Fires what was deferred to the commit, and for the rest of the transaction each at once: an error at
+// the commit would be everybody's. A caller's own transaction keeps its constraints as he set them.
+void check_constraints()
+{
+    if (SPI_execute("SET CONSTRAINTS ALL IMMEDIATE", false, 0) != SPI_OK_UTILITY)
+        elog(ERROR, "could not check the deferred constraints");
 }
 
 // One attempt. False: it is to be undone, and the tick now knows what to leave out.
@@ -210,8 +229,12 @@ bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult
     failpoint("claimed");
 
     Batch &batch = open_batch_in(cycle_context, claim, tick.all_withheld());
+    if (tick.owns_transaction && tick.found_errors)
+        check_constraints();
     fold_batch_of(schema, batch, tick, attempt, attempted, stopwatch);
     const bool written = refusals(batch).empty();
+    if (tick.owns_transaction && written)
+        check_constraints();
     if (written) {
         tick.position = position_after(claim, tick.position);
         result = attempted;
@@ -232,9 +255,14 @@ void fold(const Schema &schema, Tick &tick, CycleResult &result)
     for (bool written = false; !written;) {
         CHECK_FOR_INTERRUPTS();
         const int known = tick.withheld_count;
-        const Attempt attempt = tick.found_locks ? Attempt::careful : tick.first_attempt;
-        const Ended ended = run_in_subtransaction([&] { return attempt_fold(schema, tick, attempt, result); });
+        const Attempt attempt = tick.needs_care() ? Attempt::careful : tick.first_attempt;
+        ErrorData *error = nullptr;
+        const Ended ended = run_in_subtransaction([&] { return attempt_fold(schema, tick, attempt, result); }, &error);
         written = ended == Ended::kept;
+        // Once more with care, which leaves out whose making it is; if it is raised again, it is nobody's.
+        if (ended == Ended::raised && tick.found_errors)
+            ReThrowError(error);
+        tick.found_errors = tick.found_errors || ended == Ended::raised;
         if (ended == Ended::timed_out && attempt == Attempt::careful)
             ereport(ERROR,
                     (errcode(ERRCODE_LOCK_NOT_AVAILABLE), errmsg("a lock that a cycle needs was not had in time"),
@@ -244,6 +272,33 @@ void fold(const Schema &schema, Tick &tick, CycleResult &result)
         if (ended == Ended::undone && tick.withheld_count == known)
             elog(ERROR, "a cycle cannot be written and does not know why");
     }
+}
+
+// The key of a target that is stuck, as its table has it.
+const char *describe_key(const Withheld &held)
+{
+    const bool by_uuid = held.table == Table::worker_stats || held.table == Table::workers ||
+                         held.table == Table::teams || (held.table == Table::stat_rows && !(held.key.uuid == Uuid{}));
+    StringInfoData key;
+    initStringInfo(&key);
+    if (by_uuid)
+        appendStringInfo(&key, " %s", DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(held.key.uuid))));
+    else if (held.table != Table::reservations)
+        appendStringInfo(&key, " %ld", static_cast<long>(held.key.user));
+    for (const std::string_view part : {held.key.action, held.key.record})
+        if (!part.empty())
+            appendStringInfo(&key, " %.*s", static_cast<int>(part.size()), part.data());
+    return key.data;
+}
+
+void describe(const Withheld &held, char *text, Size size)
+{
+    constexpr const char *names[] = {"users", "user_stats",         "worker_stats", "user_records",     "workers",
+                                     "teams", "kudos_reservations", "kudos_ledger", "kudos_stat_events"};
+    const std::string_view cause = cause_text(held.cause);
+    snprintf(text, size, "%s%s (%.*s%s%.*s)", names[static_cast<int>(held.table)], describe_key(held),
+             static_cast<int>(cause.size()), cause.data(), held.message.empty() ? "" : ": ",
+             static_cast<int>(held.message.size()), held.message.data());
 }
 
 } // namespace
@@ -268,24 +323,36 @@ void end_tick(Tick *tick)
     MemoryContextDelete(tick->context);
 }
 
-void describe(const Withheld &held, char *text, Size size)
+bool Tick::needs_care() const
 {
-    constexpr const char *names[] = {"users",   "user_stats", "worker_stats",      "user_records",
-                                     "workers", "teams",      "kudos_reservations"};
-    const bool by_uuid =
-        held.table == Table::worker_stats || held.table == Table::workers || held.table == Table::teams;
-    char key[40];
-    if (held.table == Table::reservations)
-        key[0] = '\0';
-    else if (by_uuid)
-        snprintf(key, sizeof(key), "%s", DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(held.key.uuid))));
-    else
-        snprintf(key, sizeof(key), "%ld", static_cast<long>(held.key.user));
-    const std::string_view cause = cause_text(held.cause);
-    snprintf(text, size, "%s %s%s%.*s%s%.*s (%.*s)", names[static_cast<int>(held.table)], key,
-             held.key.action.empty() ? "" : " ", static_cast<int>(held.key.action.size()), held.key.action.data(),
-             held.key.record.empty() ? "" : " ", static_cast<int>(held.key.record.size()), held.key.record.data(),
-             static_cast<int>(cause.size()), cause.data());
+    const auto held = all_withheld();
+    return found_locks || found_errors ||
+           std::any_of(held.begin(), held.end(), [](const Withheld &h) { return h.cause == Cause::raised; });
+}
+
+int count_stuck(const Tick &tick)
+{
+    int count = tick.withheld_count;
+    for (const char *why : tick.undone)
+        count += why != nullptr ? 1 : 0;
+    return count;
+}
+
+void describe_stuck(const Tick &tick, int index, char *text, Size size)
+{
+    constexpr const char *steps[] = {"promotion", "heartbeat"};
+    if (index < tick.withheld_count) {
+        describe(tick.withheld[index], text, size);
+        return;
+    }
+    for (int step = 0; step < steps_beside_the_fold; step++)
+        if (tick.undone[step] != nullptr && index-- == tick.withheld_count)
+            snprintf(text, size, "%s (raised: %s)", steps[step], tick.undone[step]);
+}
+
+int32 blocking_process(const Tick &tick, int index)
+{
+    return index < tick.withheld_count ? tick.withheld[index].holder : 0;
 }
 
 CycleResult run_cycle(Tick &tick)

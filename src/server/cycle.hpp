@@ -26,18 +26,26 @@ struct CycleResult {
     double phase_ms[phase_count];
 };
 
+// What a cycle does besides folding; if it cannot, it folds all the same.
+enum StepBesideTheFold { promotion_step, heartbeat_step, steps_beside_the_fold };
+
 // What the cycles of one tick hand on to each other.
 struct Tick {
     int batch_size;
     ScanPosition position;
-    Attempt first_attempt; // careful while locks are known to be stuck
-    bool promotes;         // false within a mode transition
-    bool found_locks;      // some target's lock was held past the time-out, or passed over
+    Attempt first_attempt;                     // careful while locks are known to be stuck
+    bool promotes;                             // false within a mode transition
+    bool owns_transaction;                     // the cycle's transaction has nothing of a caller's in it
+    bool found_locks;                          // some target's lock was held past the time-out, or passed over
+    bool found_errors;                         // an attempt failed with what may be of one row's making
+    const char *undone[steps_beside_the_fold]; // why these were undone; null: they were not
     int withheld_count;
     int withheld_room;
     Withheld *withheld; // with its texts in the memory context of the tick
     MemoryContext context;
 
+    // Whether the next attempt, or the next tick, had better look at every row before it writes it.
+    bool needs_care() const;
     std::span<const Withheld> all_withheld() const { return {withheld, static_cast<std::size_t>(withheld_count)}; }
 };
 
@@ -45,8 +53,13 @@ struct Tick {
 Tick *begin_tick(int batch_size, Attempt first_attempt);
 void end_tick(Tick *tick);
 
-// Writes "users 42 (locked)" into text, for health and logs.
-void describe(const Withheld &held, char *text, Size size);
+constexpr int stuck_size = 192;
+
+// What a tick could not do, one at a time: "users 42 (locked)", for health and logs. count_stuck() of them.
+int count_stuck(const Tick &tick);
+void describe_stuck(const Tick &tick, int index, char *text, Size size);
+// The process that holds its lock; 0: not known, or it is not locked.
+int32 blocking_process(const Tick &tick, int index);
 
 // Runs one cycle in the current transaction, which must be able to write; nothing of it exists for
 // anybody before that commits. Raises what a statement raises, and 55000, 42xxx where the schema is

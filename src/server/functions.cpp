@@ -71,6 +71,19 @@ void require_extension(const CycleResult &result)
                         errhint("CREATE EXTENSION kudos_projector;")));
 }
 
+// Who folds by hand has no other way to see it where no worker runs.
+void warn_of_stuck(const Tick &tick)
+{
+    const int count = count_stuck(tick);
+    if (count == 0)
+        return;
+    char first[stuck_size];
+    describe_stuck(tick, 0, first, sizeof(first));
+    ereport(WARNING, (errmsg_plural("rows of %d target stay unapplied", "rows of %d targets stay unapplied",
+                                    static_cast<unsigned long>(count), count),
+                      errdetail("The first is %s.", first)));
+}
+
 Totals fold_in_callers_transaction(int batch_size, int max_cycles)
 {
     Totals totals{};
@@ -85,6 +98,7 @@ Totals fold_in_callers_transaction(int batch_size, int max_cycles)
         if (result.settled)
             break;
     }
+    warn_of_stuck(*tick);
     end_tick(tick);
     return totals;
 }
@@ -151,6 +165,7 @@ void catch_up(int max_cycles)
     Totals totals{};
     double noticed_ms = 0;
     Tick *tick = begin_tick(kudos_batch_size, Attempt::optimistic);
+    tick->owns_transaction = true;
     while (max_cycles == 0 || totals.cycles < max_cycles) {
         CHECK_FOR_INTERRUPTS();
         const CycleResult result = run_cycle(*tick);
@@ -169,6 +184,7 @@ void catch_up(int max_cycles)
             noticed_ms = elapsed_ms;
         }
     }
+    warn_of_stuck(*tick);
     end_tick(tick);
     notice_end(totals, milliseconds_since(start));
 }

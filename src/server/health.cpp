@@ -50,7 +50,7 @@ void write_queue(StringInfo sql, const Schema &schema, int)
 }
 
 constexpr int queue_columns = 13;
-constexpr int health_columns = queue_columns + 11;
+constexpr int health_columns = queue_columns + 12;
 
 struct Row {
     Datum value[health_columns];
@@ -127,6 +127,19 @@ Datum stuck_targets(const Slot &slot)
     return PointerGetDatum(construct_array(texts.data(), count, TEXTOID, -1, false, TYPALIGN_INT));
 }
 
+// Beside the stuck targets, one for one.
+Datum blocking_pids(const Slot &slot)
+{
+    const int count = std::min(slot.stuck_count, max_stuck_shown);
+    std::span<Datum> pids = allocate<Datum>(static_cast<std::size_t>(count));
+    std::span<bool> nulls = allocate<bool>(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; i++) {
+        pids[static_cast<std::size_t>(i)] = Int32GetDatum(slot.blocking_pid[i]);
+        nulls[static_cast<std::size_t>(i)] = slot.blocking_pid[i] == 0;
+    }
+    return array_with_nulls(pids, nulls, INT4OID);
+}
+
 const char *problem_of(const char *schema_problem, const Slot &slot)
 {
     if (schema_problem != nullptr)
@@ -161,6 +174,8 @@ void fill_worker(Row *row, const char *schema_problem)
     value[9] = Int32GetDatum(slot.stuck_count);
     null[10] = !has_slot;
     value[10] = stuck_targets(slot);
+    null[11] = !has_slot;
+    value[11] = blocking_pids(slot);
 }
 
 } // namespace

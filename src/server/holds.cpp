@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halving.hpp"
 #include "session.hpp"
 #include "statement.hpp"
 
@@ -15,8 +16,8 @@ Statement write_holds_statement;
 void write_lock_holds(StringInfo sql, const Schema &schema, int mode)
 {
     appendStringInfo(sql,
-                     "SELECT h.id, h.business_id::text, h.event_id, h.remaining_amount::text FROM %s h"
-                     " WHERE (h.business_id = ANY ($1) OR h.event_id = ANY ($2)) AND h.released_at IS NULL"
+                     "SELECT h.id, h.business_id::text, h.event_id, h.remaining_amount::text, h.tableoid, h.ctid"
+                     " FROM %s h WHERE (h.business_id = ANY ($1) OR h.event_id = ANY ($2)) AND h.released_at IS NULL"
                      " ORDER BY h.id",
                      schema.reservations_name);
     if (mode != no_lock)
@@ -38,8 +39,8 @@ void write_write_holds(StringInfo sql, const Schema &schema, int)
     appendStringInfo(sql,
                      "UPDATE %s h SET remaining_amount = k.remaining::numeric,"
                      " released_at = CASE WHEN k.released THEN $4 ELSE h.released_at END"
-                     " FROM unnest($1::uuid[], $2::text[], $3::bool[]) k(id, remaining, released)"
-                     " WHERE h.id = k.id RETURNING h.remaining_amount = k.remaining::numeric"
+                     " FROM unnest($1::uuid[], $2::text[], $3::bool[]) WITH ORDINALITY k(id, remaining, released, ord)"
+                     " WHERE h.id = k.id RETURNING k.ord, h.remaining_amount = k.remaining::numeric"
                      " AND (h.released_at IS NOT NULL) = k.released",
                      schema.reservations_name);
 }
@@ -66,19 +67,29 @@ std::span<HoldState> read_holds(const Schema &schema, const Batch &batch, LockMo
     return holds;
 }
 
+void refuse_hold(Batch &batch, const HoldState &hold, Cause cause, std::string_view message = {},
+                 std::int32_t holder = 0)
+{
+    require_ok(refuse(batch, {.table = Table::reservations,
+                              .cause = cause,
+                              .key = TargetKey{.uuid = hold.event, .action = hold.business_id},
+                              .message = message,
+                              .holder = holder}));
+}
+
 // In id order. A careful attempt passes over holds that are locked, and leaves out the rows that feed them.
 std::span<HoldState> lock_holds(const Schema &schema, Batch &batch, Attempt attempt)
 {
     if (attempt == Attempt::optimistic)
         return read_holds(schema, batch, wait_for_lock);
     const std::span<HoldState> locked = read_holds(schema, batch, skip_locked);
-    for (const HoldState &hold : read_holds(schema, batch, no_lock)) {
+    const std::span<HoldState> there = read_holds(schema, batch, no_lock);
+    const Rows rows;
+    for (std::size_t i = 0; i < there.size(); i++) {
         const bool is_ours =
-            std::any_of(locked.begin(), locked.end(), [&](const HoldState &l) { return l.id == hold.id; });
+            std::any_of(locked.begin(), locked.end(), [&](const HoldState &l) { return l.id == there[i].id; });
         if (!is_ours)
-            require_ok(refuse(batch, {.table = Table::reservations,
-                                      .cause = Cause::locked,
-                                      .key = TargetKey{.uuid = hold.event, .action = hold.business_id}}));
+            refuse_hold(batch, there[i], Cause::locked, {}, rows.holder(i));
     }
     return locked;
 }
@@ -102,7 +113,13 @@ std::span<Uuid> pending_events(const Schema &schema, std::span<const HoldState> 
     return pending;
 }
 
-void write_holds(const Schema &schema, std::span<const HoldWrite> writes)
+const HoldState &hold_of(const HoldWrite &write, std::span<const HoldState> holds)
+{
+    return *std::find_if(holds.begin(), holds.end(), [&](const HoldState &hold) { return hold.id == write.id; });
+}
+
+void write_holds(const Schema &schema, Batch &batch, std::span<const HoldWrite> writes,
+                 std::span<const HoldState> holds)
 {
     const Oid types[] = {UUIDARRAYOID, TEXTARRAYOID, BOOLARRAYOID, TIMESTAMPOID};
     const Datum parameters[] = {
@@ -113,14 +130,12 @@ void write_holds(const Schema &schema, std::span<const HoldWrite> writes)
     };
     execute(prepared(write_holds_statement, schema, write_write_holds, 0, types), parameters, SPI_OK_UPDATE_RETURNING);
     const Rows rows;
-    bool as_intended = rows.count() == writes.size();
-    for (uint64 row = 0; as_intended && row < rows.count(); row++)
-        as_intended = rows.boolean(row, 1);
-    if (!as_intended)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("holds could not be written to table %s as intended", schema.reservations_name),
-                        errdetail("A trigger or rule of the table changed or skipped them; nothing was folded."),
-                        errhint("Remove the trigger or rule, or let the projector's updates pass.")));
+    std::span<bool> written = allocate<bool>(writes.size());
+    for (uint64 row = 0; row < rows.count(); row++)
+        written[static_cast<std::size_t>(rows.integer(row, 1) - 1)] = rows.boolean(row, 2);
+    for (std::size_t i = 0; i < writes.size(); i++)
+        if (!written[i])
+            refuse_hold(batch, hold_of(writes[i], holds), Cause::not_written);
 }
 
 } // namespace
@@ -134,8 +149,12 @@ void settle_holds(const Schema &schema, Batch &batch, Attempt attempt)
     const std::span<const Uuid> pending = pending_events(schema, holds);
     unpin_plans(pinned);
     require_ok(settle_batch_holds(batch, holds, pending));
-    if (!hold_writes(batch).empty())
-        write_holds(schema, hold_writes(batch));
+    write_each(
+        attempt, batch, hold_writes(batch),
+        [&](std::span<const HoldWrite> chosen) { write_holds(schema, batch, chosen, holds); },
+        [&](const HoldWrite &write, Cause cause, std::string_view message) {
+            refuse_hold(batch, hold_of(write, holds), cause, message);
+        });
 }
 
 } // namespace kudos::server

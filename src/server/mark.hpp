@@ -25,11 +25,11 @@ void validate_claim(const Schema &schema, Batch &batch, Attempt attempt);
 std::span<const std::int64_t> lock_existing_users(const Schema &schema, std::span<const std::int64_t> users);
 
 // Sets aside the stat rows of invalid events, and further unapplied ones that nobody holds. Gives
-// how many rows were quarantined.
-std::int64_t quarantine(const Schema &schema, const Batch &batch);
+// how many rows were quarantined. Refuses events that a trigger or rule kept from it.
+std::int64_t quarantine(const Schema &schema, Batch &batch, Attempt attempt);
 
-// Marks exactly the rows that are about to be folded. Raises 55000 when a trigger or rule kept one
-// from being marked.
-void mark_applied(const Schema &schema, const Batch &batch);
+// Marks exactly the rows that are about to be folded. Refuses those that a trigger or rule kept from being
+// marked.
+void mark_applied(const Schema &schema, Batch &batch, Attempt attempt);
 
 } // namespace kudos::server

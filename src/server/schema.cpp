@@ -712,6 +712,8 @@ void check_target_keys(Schema *schema, Table table, Relation relation)
         require_column(relation, "id", Family::uuid);
         break;
     case Table::reservations:
+    case Table::ledger_rows:
+    case Table::stat_rows:
         break;
     }
 }

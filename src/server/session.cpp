@@ -104,7 +104,7 @@ int begin_brief_waits()
 {
     constexpr const char *briefest = "10ms";
     const int level = NewGUCNestLevel();
-    set_config_option("lock_timeout", briefest, PGC_SUSET, PGC_S_OVERRIDE, GUC_ACTION_SAVE, true, 0, false);
+    set_config_option("lock_timeout", briefest, PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
     return level;
 }
 

@@ -18,7 +18,6 @@ enum class WorkerState : uint8 { stopped, waiting, starting, idle, folding, stan
 const char *state_text(WorkerState state);
 
 constexpr int reason_size = 512;
-constexpr int stuck_size = 128;
 constexpr int max_stuck_shown = 8;
 
 struct Slot {
@@ -52,6 +51,7 @@ struct Slot {
     int consecutive_errors;
     int stuck_count;
     char stuck[max_stuck_shown][stuck_size];
+    int32 blocking_pid[max_stuck_shown]; // 0: not known, or none
 };
 
 struct SharedState {

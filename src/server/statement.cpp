@@ -10,6 +10,7 @@ extern "C" {
 }
 
 #include "entry.h"
+#include "holder.hpp"
 
 namespace kudos::server {
 namespace {
@@ -208,6 +209,12 @@ Uuid Rows::uuid(uint64 row, int column) const
     if (!null)
         memcpy(uuid.bytes.data(), DatumGetUUIDP(value)->data, UUID_LEN);
     return uuid;
+}
+
+std::int32_t Rows::holder(uint64 row) const
+{
+    const int columns = table_->tupdesc->natts;
+    return holder_of(DatumGetObjectId(datum(row, columns - 1)), datum(row, columns));
 }
 
 void require_ok(const Status &status)

@@ -96,6 +96,8 @@ class Rows {
     // Borrowed from the result, which lives as long as the cycle's SPI connection.
     std::string_view text(uint64 row, int column) const;
     Uuid uuid(uint64 row, int column) const;
+    // Who holds the lock of a row that was read without one: of its last two columns, tableoid and ctid.
+    std::int32_t holder(uint64 row) const;
     Parsed cents(uint64 row, int column, Cents &value) const { return parse_cents(text(row, column), value); }
 
   private:

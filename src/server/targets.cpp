@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "halving.hpp"
 #include "session.hpp"
 #include "statement.hpp"
-#include "subtransaction.hpp"
 
 namespace kudos::server {
 namespace {
@@ -96,6 +96,8 @@ void write_lock(StringInfo sql, const Schema &schema, int variant)
         appendStringInfo(sql, ", r.%s::int8", target.column[c].name);
     if (table == Table::users)
         appendStringInfoString(sql, ", t.last_active, t.oauth_id::text");
+    if (mode == no_lock)
+        appendStringInfoString(sql, ", t.tableoid, t.ctid");
     appendStringInfoString(sql, " FROM ");
     append_keys(sql, layout);
     appendStringInfo(sql, " JOIN %s t ON ", target.name);
@@ -214,7 +216,8 @@ void write_forget_remainder(StringInfo sql, const Schema &schema, int variant)
 
 void write_lock_workers(StringInfo sql, const Schema &schema, int mode)
 {
-    appendStringInfo(sql, "SELECT w.id FROM %s w WHERE w.id = ANY ($1) ORDER BY w.id", schema.of(Table::workers).name);
+    appendStringInfo(sql, "SELECT w.id, w.tableoid, w.ctid FROM %s w WHERE w.id = ANY ($1) ORDER BY w.id",
+                     schema.of(Table::workers).name);
     if (mode != no_lock)
         appendStringInfo(sql, " FOR KEY SHARE OF w%s", mode == skip_locked ? " SKIP LOCKED" : "");
 }
@@ -326,7 +329,9 @@ std::span<LockedTarget> lock_targets(const Schema &schema, Batch &batch, Table t
         for (uint64 row = 0; row < there.count(); row++) {
             const auto index = static_cast<std::size_t>(there.integer(row, 1) - 1);
             if (!locked[index].present)
-                require_ok(refuse(batch, {.table = table, .cause = Cause::locked, .key = wanted[index].key}));
+                require_ok(refuse(
+                    batch,
+                    {.table = table, .cause = Cause::locked, .key = wanted[index].key, .holder = there.holder(row)}));
         }
     }
     return locked;
@@ -335,10 +340,10 @@ std::span<LockedTarget> lock_targets(const Schema &schema, Batch &batch, Table t
 // ---------------------------------------------------------------------------------------------
 // Writing; what is stored is compared with what was intended (section 4, Written means written)
 
-void refuse_not_written(Batch &batch, Table table, const TargetWrite &write)
+void refuse_write(Batch &batch, Table table, const TargetWrite &write, Cause cause, std::string_view message = {})
 {
-    require_ok(
-        refuse(batch, {.table = table, .cause = Cause::not_written, .key = deltas(batch, table)[write.index].key}));
+    require_ok(refuse(
+        batch, {.table = table, .cause = cause, .key = deltas(batch, table)[write.index].key, .message = message}));
 }
 
 // A float8 holds the nearest double, whose own text may be another number of cents.
@@ -426,7 +431,7 @@ void update_targets(const Schema &schema, Batch &batch, Table table, std::span<c
     }
     for (std::size_t i = 0; i < chosen.size(); i++)
         if (!written[i])
-            refuse_not_written(batch, table, chosen[i]);
+            refuse_write(batch, table, chosen[i], Cause::not_written);
 }
 
 bool is_row_of(const Rows &rows, uint64 row, const Layout &layout, const TargetKey &key)
@@ -473,30 +478,10 @@ void insert_targets(const Schema &schema, Batch &batch, Table table, std::span<c
             row++;
         const bool found = row < rows.count();
         if (!found || !stored_as_intended(rows, row, layout.keys + 1, target, write))
-            refuse_not_written(batch, table, write);
+            refuse_write(batch, table, write, Cause::not_written);
         if (found)
             next = row + 1;
     }
-}
-
-// A careful attempt does not wait for somebody's uncommitted row of the same key: it halves what it
-// inserts until it has found it, and leaves that one out.
-void insert_what_can_be(const Schema &schema, Batch &batch, Table table, std::span<const TargetWrite> chosen)
-{
-    const Ended ended = run_in_subtransaction([&] {
-        insert_targets(schema, batch, table, chosen);
-        return true;
-    });
-    if (ended == Ended::kept)
-        return;
-    if (chosen.size() == 1) {
-        require_ok(refuse(
-            batch, {.table = table, .cause = Cause::locked, .key = deltas(batch, table)[chosen.front().index].key}));
-        return;
-    }
-    const std::size_t half = chosen.size() / 2;
-    insert_what_can_be(schema, batch, table, chosen.first(half));
-    insert_what_can_be(schema, batch, table, chosen.subspan(half));
 }
 
 void forget_remainders(const Schema &schema, const Batch &batch, Table table, std::span<const TargetWrite> inserted)
@@ -548,6 +533,39 @@ template <typename Choose> std::span<TargetWrite> choose(std::span<const TargetW
     return chosen.first(count);
 }
 
+void refuse_floored(Batch &batch, const FloorAdjustment &row, Cause cause, std::string_view message = {})
+{
+    require_ok(refuse(batch, {.table = Table::users,
+                              .column = column::user_kudos,
+                              .cause = cause,
+                              .key = TargetKey{.user = row.user},
+                              .message = message}));
+}
+
+void insert_floor_adjustments(const Schema &schema, Batch &batch, std::span<const FloorAdjustment> chosen)
+{
+    const Oid types[] = {INT8ARRAYOID, TEXTARRAYOID, TIMESTAMPOID};
+    const Datum parameters[] = {
+        array_from(chosen, INT8OID, [](const FloorAdjustment &row) { return Int64GetDatum(row.user); }),
+        array_from(chosen, TEXTOID, [](const FloorAdjustment &row) { return cents_datum(row.amount); }),
+        TimestampGetDatum(utc_now()),
+    };
+    execute(prepared(floor_statement, schema, write_floor, 0, types), parameters, SPI_OK_INSERT_RETURNING);
+    // Both lists are in the order of users, each once.
+    const Rows rows;
+    uint64 next = 0;
+    for (const FloorAdjustment &row : chosen) {
+        while (next < rows.count() && rows.integer(next, 1) < row.user)
+            next++;
+        Cents amount = 0;
+        const bool as_meant = next < rows.count() && rows.integer(next, 1) == row.user &&
+                              rows.cents(next, 2, amount) == Parsed::exact && amount == row.amount &&
+                              rows.boolean(next, 3);
+        if (!as_meant)
+            refuse_floored(batch, row, Cause::not_written);
+    }
+}
+
 } // namespace
 
 void write_targets(const Schema &schema, Batch &batch, Table table, Attempt attempt)
@@ -572,18 +590,19 @@ void write_targets(const Schema &schema, Batch &batch, Table table, Attempt atte
     const auto updates = choose(all, [](const TargetWrite &write) { return write.present && write.value_changed; });
     const auto inserts = choose(all, [](const TargetWrite &write) { return !write.present; });
     const auto remainders = choose(all, [](const TargetWrite &write) { return write.remainder_changed; });
-    if (!updates.empty())
-        update_targets(schema, batch, table, updates, locked);
-    if (!inserts.empty()) {
-        if (attempt == Attempt::careful) {
-            const int brief = begin_brief_waits();
-            insert_what_can_be(schema, batch, table, inserts);
-            end_brief_waits(brief);
-        } else {
-            insert_targets(schema, batch, table, inserts);
-        }
+    const auto refuse_stuck = [&](const TargetWrite &write, Cause cause, std::string_view message) {
+        refuse_write(batch, table, write, cause, message);
+    };
+    using Chosen = std::span<const TargetWrite>;
+    write_each(
+        attempt, batch, Chosen(updates), [&](Chosen chosen) { update_targets(schema, batch, table, chosen, locked); },
+        refuse_stuck);
+    // Somebody's uncommitted row of the same key is waited for, too.
+    write_each(
+        attempt, batch, Chosen(inserts), [&](Chosen chosen) { insert_targets(schema, batch, table, chosen); },
+        refuse_stuck);
+    if (!inserts.empty())
         forget_remainders(schema, batch, table, inserts);
-    }
     if (!remainders.empty())
         write_remainders(schema, batch, table, remainders);
 }
@@ -599,38 +618,25 @@ void keep_workers(const Schema &schema, Batch &batch, Attempt attempt)
     std::span<Uuid> existing = locked;
     if (careful && locked.size() < named.size()) {
         existing = run_lock_workers(schema, no_lock, ids);
-        for (const Uuid &worker : existing)
-            if (!std::binary_search(locked.begin(), locked.end(), worker))
-                require_ok(
-                    refuse(batch, {.table = Table::workers, .cause = Cause::locked, .key = TargetKey{.uuid = worker}}));
+        const Rows rows;
+        for (std::size_t i = 0; i < existing.size(); i++)
+            if (!std::binary_search(locked.begin(), locked.end(), existing[i]))
+                require_ok(refuse(batch, {.table = Table::workers,
+                                          .cause = Cause::locked,
+                                          .key = TargetKey{.uuid = existing[i]},
+                                          .holder = rows.holder(i)}));
     }
     require_ok(skip_missing_workers(batch, existing));
 }
 
-void write_floor_adjustments(const Schema &schema, const Batch &batch)
+void write_floor_adjustments(const Schema &schema, Batch &batch, Attempt attempt)
 {
-    const std::span<const FloorAdjustment> adjustments = floor_adjustments(batch);
-    if (adjustments.empty())
-        return;
-    const Oid types[] = {INT8ARRAYOID, TEXTARRAYOID, TIMESTAMPOID};
-    const Datum parameters[] = {
-        array_from(adjustments, INT8OID, [](const FloorAdjustment &row) { return Int64GetDatum(row.user); }),
-        array_from(adjustments, TEXTOID, [](const FloorAdjustment &row) { return cents_datum(row.amount); }),
-        TimestampGetDatum(utc_now()),
-    };
-    execute(prepared(floor_statement, schema, write_floor, 0, types), parameters, SPI_OK_INSERT_RETURNING);
-    const Rows rows;
-    bool as_meant = rows.count() == adjustments.size();
-    for (uint64 row = 0; as_meant && row < rows.count(); row++) {
-        Cents amount = 0;
-        as_meant = rows.integer(row, 1) == adjustments[row].user && rows.cents(row, 2, amount) == Parsed::exact &&
-                   amount == adjustments[row].amount && rows.boolean(row, 3);
-    }
-    if (!as_meant)
-        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                        errmsg("floor adjustments could not be written to table %s as intended", schema.ledger_name),
-                        errdetail("A trigger or rule of the table changed or skipped them; nothing was folded."),
-                        errhint("Remove the trigger or rule, or let FLOOR_ADJUSTMENT rows pass.")));
+    write_each(
+        attempt, batch, floor_adjustments(batch),
+        [&](std::span<const FloorAdjustment> chosen) { insert_floor_adjustments(schema, batch, chosen); },
+        [&](const FloorAdjustment &row, Cause cause, std::string_view message) {
+            refuse_floored(batch, row, cause, message);
+        });
 }
 
 } // namespace kudos::server

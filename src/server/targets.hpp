@@ -15,7 +15,7 @@ void write_targets(const Schema &schema, Batch &batch, Table table, Attempt atte
 // Drops the deltas of workers that are gone, and keeps the others from going before the commit.
 void keep_workers(const Schema &schema, Batch &batch, Attempt attempt);
 
-// Records what the floor created (section 3). Raises 55000 when a row did not arrive as meant.
-void write_floor_adjustments(const Schema &schema, const Batch &batch);
+// Records what the floor created (section 3). Refuses the balances whose row did not arrive as meant.
+void write_floor_adjustments(const Schema &schema, Batch &batch, Attempt attempt);
 
 } // namespace kudos::server

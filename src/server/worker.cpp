@@ -117,21 +117,26 @@ void count_cycle(const CycleResult &result)
 void count_tick(const Tick &tick)
 {
     char texts[max_stuck_shown][stuck_size];
-    const int count = std::min(tick.withheld_count, max_stuck_shown);
-    for (int i = 0; i < count; i++)
-        describe(tick.withheld[i], texts[i], stuck_size);
+    int32 pids[max_stuck_shown];
+    const int stuck = count_stuck(tick);
+    const int count = std::min(stuck, max_stuck_shown);
+    for (int i = 0; i < count; i++) {
+        describe_stuck(tick, i, texts[i], stuck_size);
+        pids[i] = blocking_process(tick, i);
+    }
     lock_shared(LW_EXCLUSIVE);
     my_slot->ticks++;
     my_slot->lock_waits += tick.found_locks ? 1 : 0;
     my_slot->last_tick_at = GetCurrentTimestamp();
     my_slot->consecutive_errors = 0;
     const bool was_stuck = my_slot->stuck_count > 0;
-    my_slot->stuck_count = tick.withheld_count;
+    my_slot->stuck_count = stuck;
     memcpy(my_slot->stuck, texts, sizeof(texts));
+    memcpy(my_slot->blocking_pid, pids, sizeof(pids));
     unlock_shared();
     if (count > 0 && !was_stuck)
-        ereport(LOG, (errmsg("kudos_projector leaves rows of %d targets unapplied in database \"%s\"",
-                             tick.withheld_count, my_slot->database),
+        ereport(LOG, (errmsg("kudos_projector leaves rows of %d targets unapplied in database \"%s\"", stuck,
+                             my_slot->database),
                       errdetail("The first is %s.", texts[0]),
                       errhint("kudos_health() lists them; everything else is folded.")));
 }
@@ -363,6 +368,7 @@ void run_tick(MemoryContext loop, bool *careful)
     set_state(WorkerState::folding);
     MemoryContextSwitchTo(loop);
     Tick *tick = begin_tick(kudos_batch_size, *careful ? Attempt::careful : Attempt::optimistic);
+    tick->owns_transaction = true;
     for (int cycle = 0; cycle < kudos_max_catchup_cycles; cycle++) {
         const CycleResult result = run_committed_cycle(*tick);
         MemoryContextSwitchTo(loop);
@@ -376,7 +382,7 @@ void run_tick(MemoryContext loop, bool *careful)
             break;
         CHECK_FOR_INTERRUPTS();
     }
-    *careful = tick->found_locks;
+    *careful = tick->needs_care();
     count_tick(*tick);
     logged_kind_count = 0;
     end_tick(tick);

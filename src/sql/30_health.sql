@@ -22,7 +22,8 @@ CREATE FUNCTION kudos_health(
     OUT last_error_code text,
     OUT last_error_seconds double precision,
     OUT stuck_target_count integer,
-    OUT stuck_targets text[])
+    OUT stuck_targets text[],
+    OUT blocking_pids integer[])
 RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'kudos_health';

@@ -25,8 +25,8 @@ SELECT results_eq('SELECT oldest_pending_seconds, oldest_ledger_pending_seconds,
   'SELECT NULL::float8, NULL::float8, NULL::float8, NULL::float8, NULL::float8, NULL::float8, NULL::float8', 'has no ages');
 SELECT is((SELECT problem FROM kudos_health()), no_worker(), 'problem: no worker');
 SELECT results_eq('SELECT worker_state, worker_pid, last_tick_seconds, last_fold_seconds, consecutive_errors, last_error, last_error_code,
-  last_error_seconds, stuck_target_count, stuck_targets FROM kudos_health()',
-  'SELECT NULL::text, NULL::int, NULL::float8, NULL::float8, NULL::int, NULL::text, NULL::text, NULL::float8, NULL::int, NULL::text[]',
+  last_error_seconds, stuck_target_count, stuck_targets, blocking_pids FROM kudos_health()',
+  'SELECT NULL::text, NULL::int, NULL::float8, NULL::float8, NULL::int, NULL::text, NULL::text, NULL::float8, NULL::int, NULL::text[], NULL::int[]',
   'a worker that is not there says nothing');
 SELECT is_empty('SELECT * FROM kudos_projector_stats WHERE database = current_database()', 'nor has it counters');
 SELECT is((SELECT count(*) FROM kudos_health()), 1::bigint, 'one row');

@@ -72,22 +72,24 @@ SELECT is(outcome('regress_kudos_caller', $q$DO $d$ BEGIN PERFORM kudos_fold_now
 CREATE FUNCTION climb() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM set_config('role', 'none', false); RETURN NEW; END$$;
 CREATE TRIGGER climb BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION climb();
 SELECT t_post(1, 5) AS posted \gset
-SELECT throws_ok('SELECT kudos_fold_now()', '42501', NULL, 'a trigger cannot change the role while a superuser folds');
-SELECT is(current_user, session_user, 'after an error the caller is himself');
+SELECT lives_ok('SELECT kudos_fold_now()', 'a trigger that changes the role while a superuser folds is an error of its own');
+SELECT is(current_user, session_user, 'after it the caller is himself');
 SELECT is(current_setting('search_path') <> 'pg_catalog, pg_temp', true, 'with his own search_path');
-SELECT is((SELECT count(*) FROM kudos_ledger WHERE NOT applied), 1::bigint, 'and nothing was folded');
+SELECT is((SELECT count(*) FROM kudos_ledger WHERE NOT applied), 1::bigint, 'and the row waits');
 DROP TRIGGER climb ON users;
 CREATE OR REPLACE FUNCTION climb() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN SET SESSION AUTHORIZATION DEFAULT; RETURN NEW; END$$;
 CREATE TRIGGER climb BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION climb();
-SELECT throws_ok('SELECT kudos_fold_now()', '42501', NULL, 'nor the session authorization');
+SELECT lives_ok('SELECT kudos_fold_now()', 'nor can it change the session authorization');
+SELECT is((SELECT count(*) FROM kudos_ledger WHERE NOT applied), 1::bigint, 'the row waits still');
 DROP TRIGGER climb ON users;
 SELECT lives_ok('SELECT kudos_fold_now()', 'without it the row folds');
+SELECT is((SELECT count(*) FROM kudos_ledger WHERE NOT applied), 0::bigint, 'as it says');
 
 -- Deferred triggers would run as the caller, at his commit: refused
 CREATE CONSTRAINT TRIGGER later AFTER UPDATE ON users DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION witness();
 SELECT t_post(1, 5) AS posted \gset
-SELECT throws_ok('SELECT kudos_fold_now()', '42501', 'cannot fire deferred trigger within security-restricted operation', 'a deferred trigger is refused to a superuser');
-SELECT is(outcome('regress_kudos_caller', 'SELECT kudos_fold_now()'), '42501', 'and to a caller');
+SELECT lives_ok('SELECT kudos_fold_now()', 'a deferred trigger does not fire as a superuser');
+SELECT is(outcome('regress_kudos_caller', 'SELECT kudos_fold_now()'), 'ok', 'nor as a caller');
 SELECT is((SELECT count(*) FROM kudos_ledger WHERE NOT applied), 1::bigint, 'nothing was folded');
 SET CONSTRAINTS ALL IMMEDIATE;
 DROP TRIGGER later ON users;

@@ -67,7 +67,8 @@ SELECT is((outputs('kudos_health()'))[1:13], ARRAY['mode text', 'pending_rows bi
   'oldest_reservation_seconds double precision'], 'queue columns of kudos_health()');
 SELECT is((outputs('kudos_health()'))[14:], ARRAY['problem text', 'worker_state text', 'worker_pid integer',
   'last_tick_seconds double precision', 'last_fold_seconds double precision', 'consecutive_errors integer', 'last_error text',
-  'last_error_code text', 'last_error_seconds double precision', 'stuck_target_count integer', 'stuck_targets text[]'],
+  'last_error_code text', 'last_error_seconds double precision', 'stuck_target_count integer', 'stuck_targets text[]',
+  'blocking_pids integer[]'],
   'worker columns of kudos_health()');
 SELECT is((SELECT proargnames[1:2] || (pronargdefaults::text) FROM pg_proc WHERE oid = 'kudos_fold_now(int, int)'::regprocedure),
   ARRAY['batch_size', 'max_cycles', '2'], 'both arguments of kudos_fold_now() have names and defaults');

@@ -112,10 +112,31 @@ wait_until($node, 'horde', 'SELECT stuck_target_count > 0 FROM kudos_health()', 
 is(number($node, 'horde', 'SELECT stuck_targets FROM kudos_health()'), '{"users 1 (locked)"}', 'names the account, and why');
 wait_until($node, 'horde', 'SELECT pg_try_advisory_xact_lock(1263879247)', 'the lock of the applier is not held meanwhile');
 is(number($node, 'horde', 'SELECT one, ledger, quarantined FROM t_look'), '1000|1|0', 'its row waits');
+is(number($node, 'horde', "SELECT pid FROM pg_stat_activity, unnest((SELECT blocking_pids FROM kudos_health())) p"
+			. " WHERE pid = p AND query ~ '^BEGIN; UPDATE users'") ne '', 1, 'health names the session that sits on it');
 let_go($session);
 wait_until($node, 'horde', 'SELECT one = 1005 FROM t_look', 'and is folded afterwards');
 wait_until($node, 'horde', 'SELECT stuck_target_count = 0 AND problem IS NULL FROM kudos_health()', 'health has nothing left to tell');
 is_right($node, 'horde');
+
+# D03
+$node->safe_psql('horde', q{CREATE FUNCTION boom() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'audit table full'; END$$;
+	CREATE TRIGGER boom BEFORE UPDATE ON users FOR EACH ROW WHEN (OLD.id = 2) EXECUTE FUNCTION boom();
+	SELECT t_post(1, 5), t_post(2, 5), t_ustat(1, 'accumulated', 5)});
+wait_until($node, 'horde', 'SELECT one = 1010 FROM t_look', 'a trigger that raises for one account delays no other');
+wait_until($node, 'horde', q{SELECT stuck_targets = '{"users 2 (raised: audit table full)"}' AND blocking_pids = '{NULL}' FROM kudos_health()},
+	'health tells what it says');
+$node->safe_psql('horde', 'DROP TRIGGER boom ON users');
+wait_until($node, 'horde', 'SELECT ledger = 0 AND stats = 0 AND two = 510 FROM t_look', 'once it is gone, the rest is folded');
+$node->safe_psql('horde', q{CREATE CONSTRAINT TRIGGER boom AFTER UPDATE ON users DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW WHEN (NEW.id = 2) EXECUTE FUNCTION boom(); SELECT t_post(1, 5), t_post(2, 5)});
+wait_until($node, 'horde', 'SELECT one = 1015 FROM t_look', 'nor does one that is deferred to the commit');
+wait_until($node, 'horde', q{SELECT stuck_targets = '{"users 2 (raised: audit table full)"}' AND consecutive_errors = 0 FROM kudos_health()},
+	'which is named as well');
+$node->safe_psql('horde', 'DROP TRIGGER boom ON users');
+wait_until($node, 'horde', 'SELECT ledger = 0 AND two = 515 FROM t_look', 'and delays its own no longer than it is there');
+is_right($node, 'horde');
+anew();
 
 # N01 (b) with the worker
 $node->safe_psql('horde', q{BEGIN; SELECT t_post(1, 10); SELECT pg_advisory_xact_lock(1263879247); SELECT kudos_fold_now(); PREPARE TRANSACTION 'f'});

@@ -417,8 +417,7 @@ TEST(Quarantine, TakesTheWholeEventWithTheReasonOfItsLowestInvalidRow)
                      of_event(stat(5, "TRANSFER", "kudos", 1), 10), of_event(user_kudos(6, 3, "text", 1), 10)});
     batch.validate({3});
     EXPECT_EQ(list(quarantined_events(*batch)),
-              (Events{{uuid(10), Reason::unknown_projection}, {uuid(20), Reason::invalid_stat_contribution}}));
-    EXPECT_EQ(quarantined_rows(*batch), 5u);
+              (Events{{uuid(10), Reason::unknown_projection, 2}, {uuid(20), Reason::invalid_stat_contribution, 3}}));
     EXPECT_EQ(list(stat_ids(*batch)), (Ids{4}));
 }
 
@@ -427,7 +426,7 @@ TEST(Quarantine, LetsTheCurrencyRowsOfTheEventFold)
     OpenBatch batch({of_event(spendable(1, 3, 5_kudos), 20)}, {of_event(user_kudos(1, 404, "image", 1), 20)});
     batch.validate({3});
     batch.fold();
-    EXPECT_EQ(list(quarantined_events(*batch)), (Events{{uuid(20), Reason::missing_user}}));
+    EXPECT_EQ(list(quarantined_events(*batch)), (Events{{uuid(20), Reason::missing_user, 1}}));
     EXPECT_EQ(list(currency_ids(*batch)), (Ids{1}));
     EXPECT_EQ(list(deltas(*batch, Table::users)),
               (std::vector<TargetDelta>{{.key = {.user = 3}, .delta = {5_kudos}, .fed = {true}}}));
@@ -441,9 +440,31 @@ TEST(Quarantine, TakesRowsThatCannotFoldOrAreWithheldWithTheirEvent)
                      of_event(user_kudos(3, 404, "image", 1), 20)},
                     {{.table = Table::user_stats, .column = column::value, .key = {.user = 4, .action = "image"}}});
     batch.validate({3, 4});
-    EXPECT_EQ(list(quarantined_events(*batch)), (Events{{uuid(20), Reason::missing_user}}));
+    EXPECT_EQ(list(quarantined_events(*batch)), (Events{{uuid(20), Reason::missing_user, 3}}));
     EXPECT_EQ(list(unfoldable_stat_ids(*batch)), Ids{});
     EXPECT_EQ(list(stat_ids(*batch)), Ids{});
+}
+
+TEST(Quarantine, LeavesAnEventThatCannotBeSetAsideAsItIs)
+{
+    OpenBatch batch({},
+                    {of_event(user_kudos(1, 3, "image", 1), 20), of_event(user_kudos(2, 404, "image", 1), 20),
+                     user_kudos(3, 3, "image", 1)},
+                    {{.table = Table::stat_rows, .cause = Cause::raised, .key = {.uuid = uuid(20)}}});
+    batch.validate({3});
+    EXPECT_EQ(list(quarantined_events(*batch)), Events{});
+    EXPECT_EQ(list(stat_ids(*batch)), (Ids{3}));
+}
+
+TEST(Batch, LeavesOutRowsThatCannotBeMarked)
+{
+    OpenBatch batch({spendable(1, 3, 5_kudos), spendable(2, 3, 7_kudos)},
+                    {user_kudos(1, 3, "image", 1), user_kudos(2, 3, "image", 2)},
+                    {{.table = Table::ledger_rows, .cause = Cause::not_written, .key = {.user = 2}},
+                     {.table = Table::stat_rows, .cause = Cause::not_written, .key = {.user = 1}}});
+    batch.validate({3});
+    EXPECT_EQ(list(currency_ids(*batch)), (Ids{1}));
+    EXPECT_EQ(list(stat_ids(*batch)), (Ids{2}));
 }
 
 TEST(Quarantine, DoesNotJudgeAUserWhoseExistenceIsUnknown)
@@ -451,7 +472,7 @@ TEST(Quarantine, DoesNotJudgeAUserWhoseExistenceIsUnknown)
     OpenBatch batch({}, {user_kudos(1, 3, "image", 1), user_kudos(2, 4, "image", 1), user_kudos(3, 404, "image", 1)},
                     {withhold_user(column::user_existence, 3, Cause::locked)});
     batch.validate({4});
-    EXPECT_EQ(list(quarantined_events(*batch)), (Events{{uuid(3), Reason::missing_user}}));
+    EXPECT_EQ(list(quarantined_events(*batch)), (Events{{uuid(3), Reason::missing_user, 1}}));
     EXPECT_EQ(list(stat_ids(*batch)), (Ids{2}));
 }
 

@@ -583,8 +583,10 @@ TEST(QuarantineOfRandomEvents, TakesThemWholeWithTheReasonOfTheLowestId)
             rows.push_back(made);
         }
         std::vector<QuarantinedEvent> quarantined;
-        for (const auto &[event, reason] : reasons)
-            quarantined.push_back({uuid(event), reason});
+        for (const auto &[event, reason] : reasons) {
+            const auto of_this = [id = uuid(event)](const auto &made) { return made.row.event == id; };
+            quarantined.push_back({uuid(event), reason, static_cast<std::size_t>(std::ranges::count_if(rows, of_this))});
+        }
         Ids folded;
         Values expected;
         for (const Made<StatPosting> &made : rows)

@@ -52,7 +52,7 @@ inline bool operator==(const Withheld &a, const Withheld &b)
 
 inline bool operator==(const QuarantinedEvent &a, const QuarantinedEvent &b)
 {
-    return a.event == b.event && a.reason == b.reason;
+    return a.event == b.event && a.reason == b.reason && a.claimed_rows == b.claimed_rows;
 }
 
 inline bool operator==(const FloorAdjustment &a, const FloorAdjustment &b)
@@ -530,6 +530,7 @@ inline void PrintTo(const QuarantinedEvent &event, std::ostream *out)
 {
     *out << test::show(event.event) << ": ";
     PrintTo(event.reason, out);
+    *out << ", " << event.claimed_rows << " rows";
 }
 
 inline void PrintTo(const FloorAdjustment &adjustment, std::ostream *out)
