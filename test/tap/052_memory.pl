@@ -8,9 +8,9 @@ use KudosTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $cycles = $ENV{KUDOS_CYCLES} // 3000;
-my $ticks = $ENV{KUDOS_TICKS} // 500;
-my $failures = $ENV{KUDOS_FAILURES} // 4;
+my $cycles = $ENV{KUDOS_CYCLES} // 2000;
+my $ticks = $ENV{KUDOS_TICKS} // 300;
+my $failures = $ENV{KUDOS_FAILURES} // 3;
 
 plan skip_all => 'memory is read from /proc' unless -r '/proc/self/status';
 
@@ -105,7 +105,7 @@ sub run_ticks
 
 set_config($node, 'kudos_projector.batch_size' => 1000);
 run_ticks(200, 'two hundred ticks');
-$early = memory_of($pid, 'after 200 ticks');
+$early = memory_of($pid, 'after 150 ticks');
 run_ticks($ticks, 'many more');
 has_not_grown($early, memory_of($pid, 'after ' . number($node, 'horde', 'SELECT ticks FROM kudos_projector_stats') . ' ticks'),
 	8192, 'P02, many ticks');
@@ -126,8 +126,8 @@ sub change_tables
 $node->safe_psql('horde', 'DROP VIEW IF EXISTS t_bal');
 change_tables(5);
 $early = memory_of($pid, 'after 5 changes of a table');
-change_tables(15);
-has_not_grown($early, memory_of($pid, 'after 20'), 8192, 'the schema is looked up anew');
+change_tables(10);
+has_not_grown($early, memory_of($pid, 'after 15'), 8192, 'the schema is looked up anew');
 
 # Errors in the worker -------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ $node->safe_psql('horde', q{
 	CREATE TRIGGER full_disk BEFORE UPDATE ON teams FOR EACH ROW EXECUTE FUNCTION full();
 	GRANT USAGE ON SEQUENCE turn TO PUBLIC});
 
-sub fail
+sub fail_cycles
 {
 	my ($count, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
@@ -162,9 +162,9 @@ sub fail
 
 my $state = hold($node, 'horde', 'UPDATE kudos_ledger_applier_state SET applied_at = applied_at');
 my $from = -s $node->logfile;
-fail(2, 'D11: two cycles fail, and the next ones fold');
+fail_cycles(2, 'D11: two cycles fail, and the next ones fold');
 $early = memory_of($pid, 'after 2 failures');
-fail($failures, "D11: $failures more");
+fail_cycles($failures, "D11: $failures more");
 has_not_grown($early, memory_of($pid, "after $failures more"), 10240, 'D11, failing cycles');
 let_go($state);
 is(worker_pid($node, 'horde'), $pid, 'it is the same worker all along');
@@ -180,6 +180,7 @@ $node->safe_psql('calls', q{
 	CREATE TRIGGER boom BEFORE UPDATE ON users FOR EACH ROW EXECUTE FUNCTION boom();
 	SELECT count(t_post(1 + n % 5, 1)), count(t_ustat(1 + n % 5, 'accumulated', 1)) FROM generate_series(1, 500) n});
 my $session = $node->background_psql('calls');
+$session->set_query_timer_restart;
 my $session_pid = $session->query('SELECT pg_backend_pid()');
 
 sub fail_in_session
@@ -211,7 +212,7 @@ is(number($node, 'calls', 'SELECT one, ledger, stats, quarantined FROM t_look'),
 # a batch as large as they come, with little memory to work in, fails and then folds
 $session->query_safe(q{
 	SET work_mem = '64kB';
-	SELECT count(t_post(1 + n % 5, 1)) FROM generate_series(1, 15000) n;
+	SELECT count(t_post(1 + n % 5, 1)) FROM generate_series(1, 10000) n;
 	DO $$ BEGIN PERFORM kudos_fold_now(100000, 1); RAISE 'it folded'; EXCEPTION WHEN disk_full THEN NULL; END $$});
 $early = memory_of($session_pid, 'after a large batch that failed');
 $session->query_safe(q{
@@ -220,7 +221,7 @@ $session->query_safe(q{
 	END LOOP; END $$});
 has_not_grown($early, memory_of($session_pid, 'after three more'), 10240, 'D11, large batches');
 $node->safe_psql('calls', 'DROP TRIGGER boom ON users');
-is($session->query_safe('SELECT currency_rows, stat_rows, settled FROM kudos_fold_now(100000, 1)'), '15500|500|t', 'D11: the same session folds it all');
+is($session->query_safe('SELECT currency_rows, stat_rows, settled FROM kudos_fold_now(100000, 1)'), '10500|500|t', 'D11: the same session folds it all');
 $session->quit;
 is_right($node, 'calls', 'D11: and its sums are exact');
 
