@@ -105,7 +105,7 @@ sub run_ticks
 
 set_config($node, 'kudos_projector.batch_size' => 1000);
 run_ticks(200, 'two hundred ticks');
-$early = memory_of($pid, 'after 150 ticks');
+$early = memory_of($pid, 'after 200 ticks');
 run_ticks($ticks, 'many more');
 has_not_grown($early, memory_of($pid, 'after ' . number($node, 'horde', 'SELECT ticks FROM kudos_projector_stats') . ' ticks'),
 	8192, 'P02, many ticks');
@@ -219,7 +219,8 @@ $session->query_safe(q{
 	DO $$ BEGIN FOR i IN 1..3 LOOP
 		BEGIN PERFORM kudos_fold_now(100000, 1); RAISE 'it folded'; EXCEPTION WHEN disk_full THEN NULL; END;
 	END LOOP; END $$});
-has_not_grown($early, memory_of($session_pid, 'after three more'), 10240, 'D11, large batches');
+# what was freed of so much is not always given back, so here only the bound counts
+cmp_ok(memory_of($session_pid, 'after three more')->{all} - $early->{all}, '<', 10240, 'D11, large batches: less than 10240 kB');
 $node->safe_psql('calls', 'DROP TRIGGER boom ON users');
 is($session->query_safe('SELECT currency_rows, stat_rows, settled FROM kudos_fold_now(100000, 1)'), '10500|500|t', 'D11: the same session folds it all');
 $session->quit;
