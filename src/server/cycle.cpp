@@ -363,7 +363,7 @@ CycleResult run_cycle(Tick &tick)
         return result;
     }
     const Schema &schema = current_schema();
-    require_restored(schema);
+    require_foldable(schema);
 
     result.lock_acquired = try_applier_lock();
     if (!result.lock_acquired)

@@ -89,7 +89,7 @@ char *read_queue_or_problem(Row *row)
     {
         const Schema &schema = current_schema();
         read_queue(schema, before, row);
-        require_restored(schema);
+        require_foldable(schema);
         ReleaseCurrentSubTransaction();
     }
     PG_CATCH();

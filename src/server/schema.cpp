@@ -11,6 +11,7 @@ extern "C" {
 #include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_subscription_rel.h"
 #include "commands/dbcommands.h"
 #include "commands/extension.h"
 #include "nodes/makefuncs.h"
@@ -74,6 +75,7 @@ void register_callbacks()
     CacheRegisterRelcacheCallback(relation_changed, 0);
     CacheRegisterSyscacheCallback(NAMESPACEOID, catalog_changed, 0);
     CacheRegisterSyscacheCallback(AUTHOID, catalog_changed, 0);
+    CacheRegisterSyscacheCallback(SUBSCRIPTIONRELMAP, catalog_changed, 0);
     callbacks_registered = true;
 }
 
@@ -421,6 +423,34 @@ void raise_restore_instead()
 }
 
 // ---------------------------------------------------------------------------------------------
+// Subscriptions
+
+// Rows that a subscription brings are folded by their publisher, whose results it brings too. Ids are
+// assigned by each server for itself: what we inserted here would collide with what he inserts, and
+// stop the subscription.
+bool is_subscribed(Oid relation)
+{
+    Relation catalog = relation_open(SubscriptionRelRelationId, AccessShareLock);
+    ScanKeyData key;
+    ScanKeyInit(&key, Anum_pg_subscription_rel_srrelid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relation));
+    SysScanDesc scan = systable_beginscan(catalog, SubscriptionRelSrrelidSrsubidIndexId, true, nullptr, 1, &key);
+    const bool found = HeapTupleIsValid(systable_getnext(scan));
+    systable_endscan(scan);
+    relation_close(catalog, AccessShareLock);
+    return found;
+}
+
+void report_subscription(const char *table)
+{
+    report({.code = ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            .object = table_object(table),
+            .message = psprintf("table %s is filled by a subscription", qualified(kudos_schema, table)),
+            .detail = "Its rows are folded where they come from; two servers that fold the same rows stop the "
+                      "subscription.",
+            .hint = "Let the publisher fold; when this server takes over, DROP SUBSCRIPTION first."});
+}
+
+// ---------------------------------------------------------------------------------------------
 // Indexes
 
 bool index_usable(Relation index)
@@ -611,6 +641,7 @@ void resolve_ledger(Schema *schema, Oid namespace_oid)
     require_insertable(ledger, {"created", "event_id", "entry_type", "user_id", "escrow", "amount", "applied"});
     schema->ledger_queue = queue_indexes(ledger, {"applied"}, "applied IS FALSE");
     schema->ledger = RelationGetRelid(ledger);
+    schema->ledger_subscribed = is_subscribed(schema->ledger);
     schema->ledger_owner = ledger->rd_rel->relowner;
     schema->ledger_name = qualified(kudos_schema, "kudos_ledger");
     require_access(ledger, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
@@ -664,6 +695,7 @@ void resolve_stat_events(Schema *schema, Oid namespace_oid)
     require_column(stats, "detail", Family::json);
     require_column(stats, "created", Family::timestamp);
     schema->stat_events = RelationGetRelid(stats);
+    schema->stats_subscribed = is_subscribed(schema->stat_events);
     schema->stat_events_name = qualified(kudos_schema, "kudos_stat_events");
     require_access(stats, schema->ledger_owner, ACL_SELECT | ACL_UPDATE);
     relation_close(stats, AccessShareLock);
@@ -931,6 +963,15 @@ void require_restored(const Schema &schema)
         report_restore();
 }
 
+void require_foldable(const Schema &schema)
+{
+    require_restored(schema);
+    if (schema.ledger_subscribed)
+        report_subscription("kudos_ledger");
+    if (schema.stats_subscribed)
+        report_subscription("kudos_stat_events");
+}
+
 List *schema_faults()
 {
     List *faults = NIL;
@@ -939,7 +980,7 @@ List *schema_faults()
     {
         const Schema *schema = resolve();
         if (OidIsValid(schema->ledger))
-            require_restored(*schema);
+            require_foldable(*schema);
     }
     PG_FINALLY();
     {

@@ -34,6 +34,8 @@ struct Schema {
     Oid extension;
     Oid ledger_owner; // the role that every cycle acts as
     bool restored;    // kudos_ledger has its foreign key to users
+    bool ledger_subscribed;
+    bool stats_subscribed;
     Oid ledger;
     Oid stat_events;
     const char *ledger_name;
@@ -70,6 +72,9 @@ const Schema &current_schema();
 // nobody can be said to be missing (section 4).
 void require_restored(const Schema &schema);
 
+// That, and 55000 while a subscription fills the queues: their publisher folds them.
+void require_foldable(const Schema &schema);
+
 // One thing that keeps the database from being folded.
 struct Fault {
     int code; // SQLSTATE
@@ -79,7 +84,7 @@ struct Fault {
     const char *hint; // the statement that mends it, or what to do
 };
 
-// All that current_schema() and require_restored() would raise, instead of the first: a list of Fault
+// All that current_schema() and require_foldable() would raise, instead of the first: a list of Fault
 // pointers, in the current memory context.
 List *schema_faults();
 

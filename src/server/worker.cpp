@@ -302,7 +302,7 @@ Oid role_to_connect(Oid owner)
     PG_TRY();
     {
         const Schema &schema = current_schema();
-        require_restored(schema);
+        require_foldable(schema);
         role = role_to_connect(schema.ledger_owner);
     }
     PG_CATCH();

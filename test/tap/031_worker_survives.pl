@@ -31,6 +31,7 @@ sub post
 {
 	$rounds++;
 	$node->safe_psql('horde', q{
+		SET synchronous_commit = on; -- what was posted is to survive, whatever the server is set to
 		SELECT count(t_post(1, 2)), count(t_post(1, -1, false, gen_random_uuid(), '{"reservation_id": "upfront:j1"}')),
 		       count(t_ustat(1, 'accumulated', 1)) FROM generate_series(1, 1000)});
 }
@@ -113,6 +114,16 @@ lose($session);
 $node->start;
 wait_for_worker($node, 'horde');
 is_folded_once('stopped at once in the middle, restarted');
+
+# where nobody else waits for the disk, neither a posting nor its fold is lost
+set_config($node, 'synchronous_commit' => 'off');
+$session = stop_in_the_middle('immediate shutdown, synchronous_commit off');
+$node->stop('immediate');
+lose($session);
+$node->start;
+wait_for_worker($node, 'horde');
+is_folded_once('stopped at once, synchronous_commit off');
+set_config($node, 'synchronous_commit' => undef);
 
 # Stopped ------------------------------------------------------------------------------------------
 

@@ -65,12 +65,14 @@ other_databases_can_go('while it meets a locked row');
 let_go($session);
 is(scalar(log_lines($node, qr/still waiting for backend/)), 0, 'nobody waited for the worker');
 
+my $dropped_at = -s $node->logfile;
 my ($status, $out, $err) = $node->psql('postgres', 'DROP DATABASE horde');
 like($err, qr/being accessed by other users|^$/, 'its own database: dropped, or refused in order');
 $status = $node->psql('postgres', 'DROP DATABASE IF EXISTS horde WITH (FORCE)', timeout => 30);
 is($status, 0, 'dropped by force');
 wait_until($node, 'watch', q{SELECT reason = 'database "horde" does not exist' FROM kudos_projector_stats WHERE database = 'horde'},
 	'the worker is gone, the reason is known');
+cmp_ok(scalar(log_lines($node, qr/kudos_projector .*"horde"/, $dropped_at)), '<=', 12, 'and is said in few lines');
 is(scalar(log_lines($node, qr/FATAL:/)), scalar(log_lines($node, qr/FATAL:  terminating .* due to administrator command/)),
 	'nothing else was fatal');
 $node->safe_psql('postgres', 'CREATE DATABASE horde');

@@ -248,6 +248,14 @@ $node->wait_for_log(qr/Grand total/, $from);
 is(number($node, 'horde', 'SELECT ticks FROM kudos_projector_stats'), $ticks, 'signals and reloads cost no tick');
 is(number($node, 'postgres', "SELECT wait_event_type || ' ' || wait_event FROM pg_stat_activity WHERE pid = $pid"), 'Extension Extension',
 	'the worker sleeps');
+# while others work it is not scheduled at all
+sub times_scheduled { return join ' ', slurp_file("/proc/$pid/status") =~ /ctxt_switches:\s+(\d+)/g; }
+if (-r "/proc/$pid/status")
+{
+	my $scheduled = times_scheduled();
+	number($node, 'horde', 'SELECT count(*) FROM generate_series(1, 100000)') for (1 .. 10);
+	is(times_scheduled(), $scheduled, 'soundly');
+}
 is( join("\n", grep { !/memory contexts|level:|Grand total|STATEMENT/ } log_lines($node, qr/\[$pid\]/, $from)),
 	'', 'and says nothing');
 
