@@ -41,6 +41,7 @@ void pin_settings()
     pin("jit", "off");
     pin("plan_cache_mode", "auto");
     pin("max_parallel_workers_per_gather", "0");
+    pin("exit_on_error", "off");
 }
 
 bool may_use(Oid relation, Oid role)
