@@ -1,0 +1,221 @@
+# G02, G03: whatever the database or a role sets for its sessions, the same postings come to the same result: with a
+# worker that began under these settings, and with every public function called from such a session.
+use strict;
+use warnings;
+use FindBin;
+use KudosTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# NAME => settings; those of "worker only" would end the calls of a session, and rightly so.
+my @groups = (
+	[ serializable => { default_transaction_isolation => 'serializable', default_transaction_deferrable => 'on' } ],
+	[   repeatable_read => {
+			default_transaction_isolation => 'repeatable read',
+			plan_cache_mode => 'force_custom_plan',
+			synchronous_commit => 'off',
+			max_stack_depth => '200kB',
+			'kudos_projector.batch_size' => '100000',
+			'kudos_projector.lock_timeout' => '50ms',
+		} ],
+	[   timeouts => {
+			lock_timeout => '1ms',
+			statement_timeout => '1ms',
+			idle_in_transaction_session_timeout => '1ms',
+			idle_session_timeout => '1ms',
+			deadlock_timeout => '1ms',
+		},
+		'worker only' ],
+	[   long_timeouts => {
+			lock_timeout => '1min',
+			statement_timeout => '1min',
+			idle_in_transaction_session_timeout => '1min',
+			deadlock_timeout => '1ms',
+		} ],
+	[   path => {
+			search_path => 'evil, pg_catalog, public',
+			session_replication_role => 'replica',
+			row_security => 'off',
+			default_table_access_method => 'evil_heap',
+		} ],
+	[   tokyo => {
+			TimeZone => 'Asia/Tokyo',
+			DateStyle => 'SQL, DMY',
+			IntervalStyle => 'iso_8601',
+			bytea_output => 'escape',
+			extra_float_digits => '-3',
+			xmlbinary => 'hex',
+			row_security => 'on',
+		} ],
+	[   new_york => {
+			TimeZone => 'America/New_York',
+			DateStyle => 'German',
+			IntervalStyle => 'sql_standard',
+			extra_float_digits => '0',
+			lc_numeric => 'C',
+			lc_monetary => 'C',
+			lc_messages => 'C',
+			lc_time => 'C',
+		} ],
+	[   jit => {
+			jit => 'on',
+			jit_above_cost => '0',
+			jit_inline_above_cost => '0',
+			jit_optimize_above_cost => '0',
+			plan_cache_mode => 'force_generic_plan',
+		} ],
+	[   no_plans => {
+			map { ("enable_$_" => 'off') }
+			  qw(indexscan bitmapscan indexonlyscan seqscan tidscan hashjoin mergejoin nestloop sort incremental_sort hashagg
+			  material memoize)
+		} ],
+	[   parallel => {
+			force_parallel_mode => 'on',
+			parallel_setup_cost => '0',
+			parallel_tuple_cost => '0',
+			max_parallel_workers_per_gather => '4',
+			min_parallel_table_scan_size => '0',
+			min_parallel_index_scan_size => '0',
+		} ],
+	[   spelling => {
+			standard_conforming_strings => 'off',
+			backslash_quote => 'off',
+			escape_string_warning => 'on',
+			quote_all_identifiers => 'on',
+			transform_null_equals => 'on',
+			array_nulls => 'off',
+			client_encoding => 'LATIN1',
+			extra_float_digits => '3',
+			lo_compat_privileges => 'on',
+		} ],
+	[   planner => {
+			from_collapse_limit => '1',
+			join_collapse_limit => '1',
+			geqo => 'on',
+			geqo_threshold => '2',
+			constraint_exclusion => 'on',
+			cursor_tuple_fraction => '0.0001',
+			work_mem => '64kB',
+			random_page_cost => '1e10',
+			cpu_index_tuple_cost => '1e10',
+			effective_cache_size => '8kB',
+			default_statistics_target => '1',
+			default_tablespace => 'elsewhere',
+			temp_tablespaces => 'elsewhere',
+			default_toast_compression => 'pglz',
+			check_function_bodies => 'off',
+			temp_buffers => '800kB',
+			session_preload_libraries => 'auto_explain',
+			'auto_explain.log_min_duration' => '0',
+			'auto_explain.log_nested_statements' => 'on',
+			'auto_explain.log_analyze' => 'on',
+		} ],
+	[   logging => {
+			log_statement => 'all',
+			log_min_messages => 'debug5',
+			log_error_verbosity => 'verbose',
+			log_duration => 'on',
+			log_min_duration_statement => '0',
+			log_parser_stats => 'on',
+			log_planner_stats => 'on',
+			log_executor_stats => 'on',
+			log_lock_waits => 'on',
+			debug_print_plan => 'on',
+			client_min_messages => 'error',
+			track_activities => 'off',
+			track_counts => 'off',
+			track_functions => 'all',
+			track_io_timing => 'on',
+		} ],
+	[ role => { role => 'nobody', exit_on_error => 'on' }, 'worker only' ],
+	[ defaults => {} ]);
+
+my $node = new_server('matrix',
+	{
+		'kudos_projector.databases' => '',
+		'kudos_projector.trust_threshold' => '50',
+		'max_worker_processes' => 48,
+		'allow_in_place_tablespaces' => 'on',
+	});
+$node->safe_psql('postgres', "SET allow_in_place_tablespaces = on; CREATE DATABASE scene; CREATE ROLE nobody");
+$node->safe_psql('postgres', "CREATE TABLESPACE elsewhere LOCATION ''");
+$node->safe_psql('postgres', 'GRANT CREATE ON TABLESPACE elsewhere TO PUBLIC; CREATE ROLE caller LOGIN SUPERUSER');
+load_fixture($node, 'scene');
+my $data = "$FindBin::RealBin/../data";
+system_or_bail('psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('scene'), '-f', "$data/transfers.sql", '-f',
+	"$data/hostile_scene.sql");
+$node->safe_psql('scene', q{
+	CREATE ACCESS METHOD evil_heap TYPE TABLE HANDLER heap_tableam_handler;
+	CREATE SCHEMA evil;
+	CREATE FUNCTION evil.boom(numeric, numeric) RETURNS numeric LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'hijacked'; END$$;
+	CREATE FUNCTION evil.boom(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'hijacked'; END$$;
+	CREATE OPERATOR evil.+ (leftarg = numeric, rightarg = numeric, function = evil.boom);
+	CREATE OPERATOR evil.= (leftarg = bigint, rightarg = bigint, function = evil.boom);
+	CREATE TABLE evil.users (LIKE public.users);
+	CREATE TABLE evil.kudos_ledger (LIKE public.kudos_ledger);
+	GRANT USAGE ON SCHEMA evil TO PUBLIC;
+	INSERT INTO t_opening SELECT 'user_stats', '1/accumulated', 9007199254740993;
+	INSERT INTO t_opening SELECT 'user_records', '1/USAGE/image', 123456789.78;
+});
+
+# The four ways to set something for sessions of a role in a database.
+my @ways = (
+	sub { "ALTER DATABASE $_[0]" },
+	sub { "ALTER ROLE $_[1]" },
+	sub { "ALTER ROLE $_[1] IN DATABASE $_[0]" },
+	sub { "ALTER ROLE ALL IN DATABASE $_[0]" });
+
+sub settings_of
+{
+	my ($target, $settings) = @_;
+	return map { "$target SET $_ = " . ($_ =~ /path|tablespaces/ ? $settings->{$_} : "'$settings->{$_}'") } sort keys %$settings;
+}
+
+# The worker: a database for each group, with an owner of its own -------------------------------------
+
+my @statements;
+my $turn = 0;
+for my $group (@groups)
+{
+	my ($name, $settings) = @$group;
+	push @statements, "CREATE DATABASE $name TEMPLATE scene", "CREATE ROLE owner_$name LOGIN", "GRANT nobody TO owner_$name";
+	# what would end the sessions of this test is set for the owner alone
+	my $way = $group->[2] ? 1 + $turn % 2 : $turn % @ways;
+	push @statements, settings_of($ways[$way]->($name, "owner_$name"), $settings);
+	$turn++;
+}
+$node->safe_psql('postgres', join ";\n", @statements);
+for my $group (@groups)
+{
+	# A worker that stands in the way of one account must not be the end of the others: see the lock below.
+	$node->safe_psql($group->[0], "CALL public.t_own('owner_$group->[0]'); SELECT public.t_scene()");
+}
+my @held = qw(timeouts serializable role no_plans spelling);
+my @sessions = map { hold($node, $_, 'UPDATE public.users SET username = username WHERE id = 3') } @held;
+$node->safe_psql('postgres', "ALTER SYSTEM SET kudos_projector.databases = '" . join(', ', map { $_->[0] } @groups) . "'; SELECT pg_reload_conf()");
+for my $name (@held)
+{
+	wait_until($node, $name, q{SELECT stuck_targets OPERATOR(pg_catalog.=) '{"users 3 (locked)"}'::text[] FROM public.kudos_health()},
+		"$name: health names the account that somebody holds");
+	wait_until($node, $name, 'SELECT count(*) OPERATOR(pg_catalog.=) 1 FROM public.kudos_ledger WHERE NOT applied AND NOT escrow',
+		"$name: and everything else is folded");
+}
+let_go($_) for @sessions;
+my $right = '';
+for my $group (reverse @groups) # "defaults" is the first
+{
+	my ($name) = @$group;
+	wait_until($node, $name, 'SELECT public.t_settled()', "$name: the worker folds everything");
+	my $result = $node->safe_psql($name, 'SELECT public.t_result()');
+	$right = $result if $name eq 'defaults';
+	is($result, $right, "$name: to the same result");
+	is(number($node, $name, 'SELECT problem IS NULL AND mode IS NOT DISTINCT FROM $$ledger$$ FROM public.kudos_health()'), 't', "$name: health has nothing to tell")
+	  unless $name eq 'path'; # of an evil "="
+}
+unlike($right, qr/^error/m, 'which is what the archive says');
+like($right, qr/^$_$/m, "among it: $_")
+  for qr/standing\|users\.kudos\|1\|977\|-50/, qr/standing\|user_stats\|1\/accumulated\|9007199254740994\|-50/,
+  qr/standing\|users\.kudos\|5\|61\|-50/, qr/utc\|row\|5\|t/, qr/ledger\|4\|FLOOR_ADJUSTMENT\|f\|95\.25\|t\|.*\|1/;
+
+ends_well($node);
+done_testing();
