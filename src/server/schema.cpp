@@ -355,7 +355,7 @@ ValueColumn value_column(Relation relation, const char *name)
         return value;
     reject_generated(relation, column);
     const BaseType base = base_type(column);
-    value.name = pstrdup(quote_identifier(name));
+    value.name = name; // needs no quotes; it is data as well, in snapshots, and must not depend on a setting
     value.type_name = format_type_extended(column->atttypid, column->atttypmod,
                                            FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY);
     value.as_text = !is_integer(base.oid);

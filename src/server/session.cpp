@@ -42,6 +42,7 @@ void pin_settings()
     pin("plan_cache_mode", "auto");
     pin("max_parallel_workers_per_gather", "0");
     pin("exit_on_error", "off");
+    pin("quote_all_identifiers", "off");
 }
 
 bool may_use(Oid relation, Oid role)

@@ -9,7 +9,8 @@
 \set QUIET on
 SET client_min_messages = warning;
 
-CREATE TABLE t_paused AS SELECT id FROM workers WHERE name = 'wk-2';
+-- reset_case() does not know the table
+ALTER TABLE kudos_transfers DROP CONSTRAINT kudos_transfers_source_id_fkey, DROP CONSTRAINT kudos_transfers_dest_id_fkey;
 
 CREATE FUNCTION t_scene() RETURNS void LANGUAGE plpgsql
 SET search_path = public SET standard_conforming_strings = on SET DateStyle = 'ISO, YMD' SET array_nulls = on
@@ -27,6 +28,8 @@ BEGIN
     (md5('h3')::uuid, 'of an event', 1, e1, 7.50, 7.50), (md5('h4')::uuid, 'left', 3, NULL, 5, 5);
   INSERT INTO user_stats (user_id, action, value) VALUES (1, 'accumulated', 9007199254740993);
   INSERT INTO user_records (user_id, record_type, record, value) VALUES (1, 'USAGE', 'image', 123456789.78);
+  INSERT INTO t_opening VALUES ('user_stats', '1/accumulated', 9007199254740993), ('user_records', '1/USAGE/image', 123456789.78)
+    ON CONFLICT DO NOTHING;
   PERFORM t_post(1, 10.25), t_post(1, -0.75), t_post(4, -100.25), t_post(0, -1000), t_post(3, -500.10),
     t_post(5, 60.50, true), t_post(3, -3.33, true),
     t_post(1, -25.50, false, gen_random_uuid(), jsonb_build_object('reservation_id', odd)),
@@ -46,13 +49,14 @@ END $scene$;
 CREATE FUNCTION t_result() RETURNS text LANGUAGE sql STABLE
 SET search_path = public SET DateStyle = 'ISO, YMD' SET extra_float_digits = 1 SET enable_seqscan = on SET jit = off
 SET bytea_output = hex SET max_parallel_workers_per_gather = 0 SET plan_cache_mode = auto SET statement_timeout = 0 AS $$
-  SELECT string_agg(line, E'\n' ORDER BY line COLLATE "C") FROM (
+  -- in ASCII, whatever the client's encoding
+  SELECT encode(convert_to(string_agg(line, E'\n' ORDER BY line COLLATE "C"), 'UTF8'), 'escape') FROM (
     SELECT concat_ws('|', 'standing', target, key, shown, cents) FROM t_standing
     UNION ALL SELECT concat_ws('|', 'active', id, last_active) FROM users
     UNION ALL SELECT concat_ws('|', 'paused', name, paused) FROM workers
     UNION ALL SELECT concat_ws('|', 'role', user_id, user_role, value) FROM user_roles
-    UNION ALL SELECT concat_ws('|', 'ledger', user_id, entry_type, escrow, amount, applied, detail, count(*))
-                FROM kudos_ledger GROUP BY user_id, entry_type, escrow, amount, applied, detail
+    UNION ALL SELECT concat_ws('|', 'ledger', user_id, entry_type, escrow, amount, applied, detail - 'snapshot', count(*))
+                FROM kudos_ledger GROUP BY user_id, entry_type, escrow, amount, applied, detail - 'snapshot'
     UNION ALL SELECT concat_ws('|', 'stat', id, entry_type, amount, applied, quarantined, quarantine_reason, quarantined_at IS NOT NULL)
                 FROM kudos_stat_events
     UNION ALL SELECT concat_ws('|', 'hold', business_id, remaining_amount, released_at IS NOT NULL) FROM kudos_reservations
@@ -84,6 +88,7 @@ BEGIN
 END $$;
 ALTER PROCEDURE reset_case() SET search_path = public;
 ALTER PROCEDURE remember_opening() SET search_path = public;
+ALTER PROCEDURE outside(text, text, numeric) SET search_path = public;
 ALTER FUNCTION target_errors() SET search_path = public;
 RESET client_min_messages;
 \set QUIET off

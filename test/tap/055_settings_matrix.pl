@@ -154,8 +154,6 @@ $node->safe_psql('scene', q{
 	CREATE TABLE evil.users (LIKE public.users);
 	CREATE TABLE evil.kudos_ledger (LIKE public.kudos_ledger);
 	GRANT USAGE ON SCHEMA evil TO PUBLIC;
-	INSERT INTO t_opening SELECT 'user_stats', '1/accumulated', 9007199254740993;
-	INSERT INTO t_opening SELECT 'user_records', '1/USAGE/image', 123456789.78;
 });
 
 # The four ways to set something for sessions of a role in a database.
@@ -217,5 +215,90 @@ like($right, qr/^$_$/m, "among it: $_")
   for qr/standing\|users\.kudos\|1\|977\|-50/, qr/standing\|user_stats\|1\/accumulated\|9007199254740994\|-50/,
   qr/standing\|users\.kudos\|5\|61\|-50/, qr/utc\|row\|5\|t/, qr/ledger\|4\|FLOOR_ADJUSTMENT\|f\|95\.25\|t\|.*\|1/;
 
+# Every public function, in sessions that begin under these settings ------------------------------------
+
+set_config($node, 'kudos_projector.databases' => '');
+wait_until($node, 'postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = '$worker_type'", 'the workers leave');
+
+# Without operators of its own: those of the path may be evil.
+my $calls = q{
+	\pset null NULL
+	SELECT public.t_scene();
+	SELECT f.lock_acquired, f.cycles, f.currency_rows, f.stat_rows, f.quarantined_rows, f.floor_adjustments, f.promoted_users,
+	       f.drained_users, f.settled FROM public.kudos_fold_now() f;
+	CALL public.kudos_catch_up();
+	SELECT public.t_result();
+	SELECT u, public.kudos_floor(u), public.kudos_available(u), public.kudos_effective(u) FROM pg_catalog.generate_series(0, 5) u;
+	SELECT r.* FROM public.kudos_reserve(1, E'\\\\odd "{NULL}', 99.99) r;
+	SELECT r.* FROM public.kudos_reserve(4, 'too much', 10) r;
+	SELECT p.id IS NULL FROM public.kudos_post(1, -0.33, 'SPEND', false, '00000000-0000-0000-0000-00000000e010', NULL,
+	       pg_catalog.jsonb_build_object('reservation_id', E'\\\\odd "{NULL}'), NULL, NULL, '2026-03-04 05:06:07.89') p;
+	SELECT p.id IS NULL FROM public.kudos_post_stat('AWARD', 12.5, 'kudos', 2, stat_action => E'\\\\"', record => 'user_kudos') p;
+	SELECT t.transferred, t.replayed FROM public.kudos_transfer(1, 2, 12.34, 'key') t;
+	SELECT t.transferred, t.replayed, t.event_id FROM public.kudos_transfer(1, 2, 12.34, 'key') t;
+	SELECT public.kudos_effective(1), public.kudos_available(1);
+	SELECT public.kudos_mode(), public.kudos_pin_mode();
+	BEGIN ISOLATION LEVEL READ COMMITTED;
+	SELECT public.kudos_set_mode('shadow');
+	COMMIT;
+	BEGIN ISOLATION LEVEL READ COMMITTED;
+	SELECT public.kudos_set_mode('ledger');
+	COMMIT;
+	SELECT public.kudos_wait_applied('00000000-0000-0000-0000-00000000e010', '0 s');
+	SELECT public.kudos_release(E'\\\\odd "{NULL}');
+	SELECT public.kudos_snapshot() AS snapshot \gset
+	UPDATE public.users SET kudos = 1000 WHERE oauth_id IN ('acct-0002');
+	UPDATE public.user_records SET value = 7.01 WHERE record IN ('image');
+	CALL public.outside('users.kudos', '2', 494);
+	CALL public.outside('user_records', '1/USAGE/image', -123456782.78);
+	SELECT r.target, r.key, r.expected, r.actual, r.drift, r.events FROM public.kudos_reconcile(:'snapshot') r ORDER BY 1, 2;
+	SELECT pg_catalog.count(*) FROM public.kudos_repair(:'snapshot') r;
+	CALL public.kudos_catch_up();
+	SELECT pg_catalog.count(*) FROM public.kudos_reconcile(:'snapshot', true) r;
+	SELECT q.reason, q.rows, q.would_change FROM public.kudos_quarantine q ORDER BY 1;
+	SELECT h.mode, h.pending_rows, h.quarantined_rows, h.active_reservations, h.problem, h.stuck_target_count FROM public.kudos_health() h;
+	SELECT pg_catalog.every(c.object IS NOT NULL) FROM public.kudos_check_schema() c;
+	SELECT public.t_result();
+};
+
+# What the calls print in a session of the role "caller" that begins under these settings.
+sub outcome
+{
+	my ($name, $way, $settings) = @_;
+	my ($target) = $way->('scene', 'caller');
+	$node->safe_psql('scene', join ";\n", 'CALL public.reset_case()', 'TRUNCATE kudos_transfers, kudos_transfer_requests RESTART IDENTITY',
+		settings_of($target, $settings));
+	my ($status, $output, $errors) = $node->psql('scene', "\\set ON_ERROR_STOP on\n$calls", extra_params => [ '-U', 'caller' ]);
+	$node->safe_psql('scene', join ";\n", "$target RESET search_path", "$target RESET ALL");
+	$errors =~ s/^psql:.*(?:NOTICE|WARNING|LOG|DEBUG|DETAIL|HINT|LINE|CONTEXT):.*\n//mg;
+	is($status, 0, "$name: all calls succeed") or diag($errors);
+	return $output;
+}
+
+$turn = 0;
+my $expected = outcome('defaults', $ways[0], {});
+unlike($expected, qr/^error/m, 'defaults: the targets are what the archive says');
+for my $group (grep { !$_->[2] && $_->[0] ne 'defaults' } @groups)
+{
+	my ($name, $settings) = @$group;
+	my $way = $turn % 5 == 4 ? sub { 'ALTER ROLE ALL' } : $ways[ $turn % 5 ];
+	is(outcome($name, $way, $settings), $expected, "$name: every call gives the same");
+	$turn++;
+}
+
+# Read-only by default: nothing is written, and all that only looks works ------------------------------
+
+$node->safe_psql('scene', "CALL reset_case(); SELECT t_scene(); ALTER DATABASE scene SET default_transaction_read_only = on");
+for my $call ('SELECT kudos_fold_now()', 'CALL kudos_catch_up()', "SELECT kudos_set_mode('shadow')", 'SELECT kudos_snapshot()',
+	"SELECT kudos_reserve(1, 'b', 1)", "SELECT kudos_release('b')", "SELECT kudos_post(1, 1, 'AWARD')", "SELECT kudos_transfer(1, 2, 1, 'k')")
+{
+	my ($status, undef, $errors) = $node->psql('scene', "\\set VERBOSITY sqlstate\n$call");
+	like($errors, qr/ERROR:\s+25006/, "read-only: refused is $call");
+}
+is(number($node, 'scene', 'SELECT kudos_available(1), kudos_floor(1), kudos_mode(), kudos_effective(1), (SELECT pending_rows FROM kudos_health())'),
+	'899.25|25.00|ledger|976.50|37', 'read-only: the others answer');
+$node->safe_psql('postgres', 'ALTER DATABASE scene RESET default_transaction_read_only');
+
+is(scalar(log_lines($node, qr/hijacked/)), 0, 'nothing on a path was run');
 ends_well($node);
 done_testing();
