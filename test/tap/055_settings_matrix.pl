@@ -60,8 +60,6 @@ my @groups = (
 	[   jit => {
 			jit => 'on',
 			jit_above_cost => '0',
-			jit_inline_above_cost => '0',
-			jit_optimize_above_cost => '0',
 			plan_cache_mode => 'force_generic_plan',
 		} ],
 	[   no_plans => {
@@ -112,7 +110,7 @@ my @groups = (
 		} ],
 	[   logging => {
 			log_statement => 'all',
-			log_min_messages => 'debug5',
+			log_min_messages => 'debug1',
 			log_error_verbosity => 'verbose',
 			log_duration => 'on',
 			log_min_duration_statement => '0',
@@ -120,7 +118,6 @@ my @groups = (
 			log_planner_stats => 'on',
 			log_executor_stats => 'on',
 			log_lock_waits => 'on',
-			debug_print_plan => 'on',
 			client_min_messages => 'error',
 			track_activities => 'off',
 			track_counts => 'off',
