@@ -57,7 +57,7 @@ SET bytea_output = hex SET max_parallel_workers_per_gather = 0 SET plan_cache_mo
     UNION ALL SELECT concat_ws('|', 'role', user_id, user_role, value) FROM user_roles
     UNION ALL SELECT concat_ws('|', 'ledger', user_id, entry_type, escrow, amount, applied, detail - 'snapshot', count(*))
                 FROM kudos_ledger GROUP BY user_id, entry_type, escrow, amount, applied, detail - 'snapshot'
-    UNION ALL SELECT concat_ws('|', 'stat', id, entry_type, amount, applied, quarantined, quarantine_reason, quarantined_at IS NOT NULL)
+    UNION ALL SELECT concat_ws('|', 'stat', row_number() OVER (ORDER BY id), entry_type, amount, applied, quarantined, quarantine_reason, quarantined_at IS NOT NULL)
                 FROM kudos_stat_events
     UNION ALL SELECT concat_ws('|', 'hold', business_id, remaining_amount, released_at IS NOT NULL) FROM kudos_reservations
     UNION ALL SELECT concat_ws('|', 'mode', mode) FROM kudos_ledger_control
