@@ -46,22 +46,22 @@ void write_quarantine(StringInfo sql, const Schema &schema, int)
 }
 
 // Counts what is stored, not what was meant: a trigger may have put the flag back.
-void write_mark(StringInfo sql, const char *table)
+void write_mark(StringInfo sql, const char *table, const char *flag)
 {
     appendStringInfo(sql,
-                     "WITH marked AS (UPDATE %s p SET applied = true WHERE p.id = ANY ($1) RETURNING p.applied)"
-                     " SELECT count(*) FILTER (WHERE m.applied) FROM marked m",
-                     table);
+                     "WITH marked AS (UPDATE %s p SET applied = true WHERE p.id = ANY ($1) RETURNING %s AS as_meant)"
+                     " SELECT count(*) FILTER (WHERE m.as_meant) FROM marked m",
+                     table, flag);
 }
 
 void write_mark_ledger(StringInfo sql, const Schema &schema, int)
 {
-    write_mark(sql, schema.ledger_name);
+    write_mark(sql, schema.ledger_name, "p.applied");
 }
 
 void write_mark_stats(StringInfo sql, const Schema &schema, int)
 {
-    write_mark(sql, schema.stat_events_name);
+    write_mark(sql, schema.stat_events_name, "p.applied AND NOT p.quarantined");
 }
 
 std::span<std::int64_t> users_of(SPIPlanPtr plan, Datum ids)
