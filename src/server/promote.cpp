@@ -82,8 +82,8 @@ void write_emit_stats(StringInfo sql, const Schema &schema, int)
         " SELECT $4, k.event_id, 'EVALUATION_PROMOTION', k.user_id, k.amount::numeric, 'kudos',"
         " 'accumulated', 'user_kudos', false"
         " FROM unnest($1::int8[], $2::text[], $3::uuid[]) WITH ORDINALITY k(user_id, amount, event_id, ord)"
-        " ORDER BY k.ord RETURNING e.user_id::int8, NOT e.applied AND e.unit = 'kudos' AND e.stat_action = 'accumulated'"
-        " AND e.record = 'user_kudos', e.amount::text, e.event_id",
+        " ORDER BY k.ord RETURNING e.user_id::int8, NOT e.applied AND e.unit = 'kudos'"
+        " AND e.stat_action = 'accumulated' AND e.record = 'user_kudos', e.amount::text, e.event_id",
         schema.stat_events_name);
 }
 
