@@ -47,29 +47,35 @@ void write_quarantine(StringInfo sql, const Schema &schema, int)
                      schema.stat_events_name, schema.stat_events_name);
 }
 
+constexpr const char *ledger_marked = "p.applied";
+constexpr const char *stat_marked = "p.applied AND NOT p.quarantined";
+
 // Counts what is stored, not what was meant: a trigger may have put the flag back.
-void write_mark(StringInfo sql, const char *table)
+void write_mark(StringInfo sql, const char *table, const char *flag)
 {
     appendStringInfo(sql,
-                     "WITH marked AS (UPDATE %s p SET applied = true WHERE p.id = ANY ($1) RETURNING p.applied)"
-                     " SELECT count(*) FILTER (WHERE m.applied) FROM marked m",
-                     table);
+                     "WITH marked AS (UPDATE %s p SET applied = true WHERE p.id = ANY ($1) RETURNING %s AS as_meant)"
+                     " SELECT count(*) FILTER (WHERE m.as_meant) FROM marked m",
+                     table, flag);
 }
 
 void write_unmarked(StringInfo sql, const Schema &schema, int variant)
 {
-    appendStringInfo(sql, "SELECT p.id::int8 FROM %s p WHERE p.id = ANY ($1) AND NOT p.applied",
-                     static_cast<Table>(variant) == Table::ledger_rows ? schema.ledger_name : schema.stat_events_name);
+    const bool ledger = static_cast<Table>(variant) == Table::ledger_rows;
+    appendStringInfo(sql,
+                     "SELECT k.id FROM unnest($1::int8[]) k(id)"
+                     " WHERE NOT EXISTS (SELECT FROM %s p WHERE p.id = k.id AND %s)",
+                     ledger ? schema.ledger_name : schema.stat_events_name, ledger ? ledger_marked : stat_marked);
 }
 
 void write_mark_ledger(StringInfo sql, const Schema &schema, int)
 {
-    write_mark(sql, schema.ledger_name);
+    write_mark(sql, schema.ledger_name, ledger_marked);
 }
 
 void write_mark_stats(StringInfo sql, const Schema &schema, int)
 {
-    write_mark(sql, schema.stat_events_name);
+    write_mark(sql, schema.stat_events_name, stat_marked);
 }
 
 std::span<std::int64_t> ids_of(SPIPlanPtr plan, Datum ids)

@@ -36,7 +36,8 @@ void write_trust(StringInfo sql, const Schema &schema, int)
     appendStringInfo(sql,
                      "INSERT INTO %s AS r (user_id, user_role, value)"
                      " SELECT k.user_id, 'TRUSTED', true FROM unnest($1::int8[]) WITH ORDINALITY k(user_id, ord)"
-                     " ORDER BY k.ord ON CONFLICT (user_id, user_role) DO UPDATE SET value = true",
+                     " ORDER BY k.ord ON CONFLICT (user_id, user_role) DO UPDATE SET value = true"
+                     " RETURNING r.user_id::int8, r.user_role = 'TRUSTED' AND r.value",
                      schema.user_roles_name);
 }
 
@@ -64,11 +65,12 @@ void write_emit_currency(StringInfo sql, const Schema &schema, int)
 {
     appendStringInfo(
         sql,
-        "INSERT INTO %s (created, event_id, entry_type, user_id, escrow, amount, applied)"
+        "INSERT INTO %s AS l (created, event_id, entry_type, user_id, escrow, amount, applied)"
         " SELECT $4, k.event_id, 'EVALUATION_PROMOTION', k.user_id, half.escrow,"
         " CASE WHEN half.escrow THEN -k.amount::numeric ELSE k.amount::numeric END, false"
         " FROM unnest($1::int8[], $2::text[], $3::uuid[]) WITH ORDINALITY k(user_id, amount, event_id, ord),"
-        " (VALUES (true, 1), (false, 2)) half(escrow, place) ORDER BY k.ord, half.place",
+        " (VALUES (true, 1), (false, 2)) half(escrow, place) ORDER BY k.ord, half.place"
+        " RETURNING l.user_id::int8, NOT l.applied, l.amount::text, l.event_id, l.escrow",
         schema.ledger_name);
 }
 
@@ -76,11 +78,12 @@ void write_emit_stats(StringInfo sql, const Schema &schema, int)
 {
     appendStringInfo(
         sql,
-        "INSERT INTO %s (created, event_id, entry_type, user_id, amount, unit, stat_action, record, applied)"
+        "INSERT INTO %s AS e (created, event_id, entry_type, user_id, amount, unit, stat_action, record, applied)"
         " SELECT $4, k.event_id, 'EVALUATION_PROMOTION', k.user_id, k.amount::numeric, 'kudos',"
         " 'accumulated', 'user_kudos', false"
         " FROM unnest($1::int8[], $2::text[], $3::uuid[]) WITH ORDINALITY k(user_id, amount, event_id, ord)"
-        " ORDER BY k.ord",
+        " ORDER BY k.ord RETURNING e.user_id::int8, NOT e.applied AND e.unit = 'kudos'"
+        " AND e.stat_action = 'accumulated' AND e.record = 'user_kudos', e.amount::text, e.event_id",
         schema.stat_events_name);
 }
 
@@ -122,12 +125,56 @@ std::span<std::int64_t> candidates(const Schema &schema)
     return users;
 }
 
+// Counts and values are compared: a role given to somebody else, or half a pair, must not be committed.
+void require_intended(bool intended, const char *table)
+{
+    if (!intended)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("a promotion could not be written to table %s as intended", table),
+                        errdetail("A trigger or rule of the table changed or skipped rows; nothing was folded."),
+                        errhint("Remove the trigger or rule, or let the projector's rows pass.")));
+}
+
 void trust(const Schema &schema, std::span<const std::int64_t> users)
 {
     const Oid types[] = {INT8ARRAYOID};
     const Datum parameters[] = {array_of(users)};
-    write_exactly(prepared(trust_statement, schema, write_trust, 0, types), parameters, SPI_OK_INSERT, users.size(),
-                  schema.user_roles_name);
+    execute(prepared(trust_statement, schema, write_trust, 0, types), parameters, SPI_OK_INSERT_RETURNING);
+    const Rows rows;
+    bool intended = rows.count() == users.size();
+    for (uint64 row = 0; intended && row < rows.count(); row++)
+        intended = rows.integer(row, 1) == users[row] && rows.boolean(row, 2);
+    require_intended(intended, schema.user_roles_name);
+}
+
+// Whether a stored row carries the amount of a drained user, as columns 1 to 4, or its negative.
+bool is_drain_of(const Rows &made, uint64 row, const Rows &drained, uint64 user, bool negative)
+{
+    Cents stored;
+    Cents escrow;
+    return made.integer(row, 1) == drained.integer(user, 1) && made.boolean(row, 2) &&
+           made.cents(row, 3, stored) == Parsed::exact && drained.cents(user, 2, escrow) == Parsed::exact &&
+           stored == (negative ? -escrow : escrow) && made.uuid(row, 4) == drained.uuid(user, 3);
+}
+
+void require_pairs(const Rows &drained, const char *table)
+{
+    const Rows made;
+    bool intended = made.count() == 2 * drained.count();
+    for (uint64 row = 0; intended && row < made.count(); row++) {
+        const bool debit = row % 2 == 0;
+        intended = is_drain_of(made, row, drained, row / 2, debit) && made.boolean(row, 5) == debit;
+    }
+    require_intended(intended, table);
+}
+
+void require_counters(const Rows &drained, const char *table)
+{
+    const Rows made;
+    bool intended = made.count() == drained.count();
+    for (uint64 row = 0; intended && row < made.count(); row++)
+        intended = is_drain_of(made, row, drained, row, false);
+    require_intended(intended, table);
 }
 
 // The unapplied pair itself is the guard against a second one.
@@ -149,10 +196,11 @@ std::int64_t drain(const Schema &schema)
         TimestampGetDatum(utc_now()),
     };
     const Oid types[] = {INT8ARRAYOID, TEXTARRAYOID, UUIDARRAYOID, TIMESTAMPOID};
-    write_exactly(prepared(emit_currency_statement, schema, write_emit_currency, 0, types), parameters, SPI_OK_INSERT,
-                  2 * count, schema.ledger_name);
-    write_exactly(prepared(emit_stats_statement, schema, write_emit_stats, 0, types), parameters, SPI_OK_INSERT, count,
-                  schema.stat_events_name);
+    execute(prepared(emit_currency_statement, schema, write_emit_currency, 0, types), parameters,
+            SPI_OK_INSERT_RETURNING);
+    require_pairs(rows, schema.ledger_name);
+    execute(prepared(emit_stats_statement, schema, write_emit_stats, 0, types), parameters, SPI_OK_INSERT_RETURNING);
+    require_counters(rows, schema.stat_events_name);
     return static_cast<std::int64_t>(count);
 }
 

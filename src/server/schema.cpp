@@ -10,6 +10,7 @@ extern "C" {
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/dbcommands.h"
@@ -17,6 +18,8 @@ extern "C" {
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
 #include "storage/lmgr.h"
+#include "rewrite/prs2lock.h"
+#include "rewrite/rewriteDefine.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
@@ -121,6 +124,59 @@ const char *column_object(Relation relation, const char *column)
     return psprintf("column %s.%s", name_of(relation), quote_identifier(column));
 }
 
+// A crash empties it: what was folded into it would be lost, though its rows are marked.
+void reject_unlogged(Relation relation)
+{
+    if (relation->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT)
+        return;
+    report({.code = ERRCODE_FEATURE_NOT_SUPPORTED,
+            .object = table_object(RelationGetRelationName(relation)),
+            .message = psprintf("table \"%s.%s\" is unlogged or temporary", kudos_schema,
+                                RelationGetRelationName(relation)),
+            .detail = "A crash would empty it, and what was folded would be lost.",
+            .hint = psprintf("ALTER TABLE %s SET LOGGED;", name_of(relation))});
+}
+
+// Rows of a child count as rows of the table, but no unique index and no foreign key spans both: one key
+// could stand there twice, and be written twice.
+void reject_children(Relation relation)
+{
+    const List *children = relation->rd_rel->relhassubclass
+                               ? find_inheritance_children(RelationGetRelid(relation), AccessShareLock)
+                               : NIL;
+    if (children == NIL)
+        return;
+    const Oid child = linitial_oid(children);
+    report({.code = ERRCODE_FEATURE_NOT_SUPPORTED,
+            .object = table_object(RelationGetRelationName(relation)),
+            .message = psprintf("table \"%s.%s\" has tables that inherit from it", kudos_schema,
+                                RelationGetRelationName(relation)),
+            .detail = "Their rows would be taken for its own.",
+            .hint = psprintf("ALTER TABLE %s NO INHERIT %s;",
+                             qualified(get_namespace_name(get_rel_namespace(child)), get_rel_name(child)),
+                             name_of(relation))});
+}
+
+// What a rule does instead may even return what was meant to be stored.
+void reject_instead_rules(Relation relation)
+{
+    if (relation->rd_rules == nullptr)
+        return;
+    for (int i = 0; i < relation->rd_rules->numLocks; i++) {
+        const RewriteRule *rule = relation->rd_rules->rules[i];
+        const bool fires = rule->enabled == RULE_FIRES_ON_ORIGIN || rule->enabled == RULE_FIRES_ALWAYS;
+        if (!rule->isInstead || !fires || (rule->event != CMD_UPDATE && rule->event != CMD_INSERT))
+            continue;
+        report({.code = ERRCODE_FEATURE_NOT_SUPPORTED,
+                .object = table_object(RelationGetRelationName(relation)),
+                .message = psprintf("table \"%s.%s\" has a rule that does something else instead of %s", kudos_schema,
+                                    RelationGetRelationName(relation), rule->event == CMD_UPDATE ? "UPDATE" : "INSERT"),
+                .detail = "What the projector writes would not be stored.",
+                .hint = "SELECT remedy FROM kudos_check_schema() WHERE object LIKE 'rule %';"});
+        return;
+    }
+}
+
 // Null: it is not there, or not what it has to be.
 Relation open_table(Oid namespace_oid, const char *table)
 {
@@ -134,8 +190,12 @@ Relation open_table(Oid namespace_oid, const char *table)
         return nullptr;
     }
     Relation relation = relation_open(relation_oid, AccessShareLock);
-    if (relation->rd_rel->relkind == RELKIND_RELATION)
+    if (relation->rd_rel->relkind == RELKIND_RELATION) {
+        reject_unlogged(relation);
+        reject_children(relation);
+        reject_instead_rules(relation);
         return relation;
+    }
     report({.code = ERRCODE_FEATURE_NOT_SUPPORTED,
             .object = table_object(table),
             .message = psprintf("\"%s.%s\" is not an ordinary table", kudos_schema, table),
@@ -263,6 +323,20 @@ void reject_generated(Relation relation, Form_pg_attribute column)
                              quote_identifier(name))});
 }
 
+// Names that we tell apart would be one there, or match what they do not equal.
+void reject_loose_collation(Relation relation, Form_pg_attribute column)
+{
+    if (!OidIsValid(column->attcollation) || get_collation_isdeterministic(column->attcollation))
+        return;
+    const char *name = NameStr(column->attname);
+    report({.code = ERRCODE_FEATURE_NOT_SUPPORTED,
+            .object = column_object(relation, name),
+            .message = psprintf("column \"%s\" of table \"%s.%s\" has a nondeterministic collation", name, kudos_schema,
+                                RelationGetRelationName(relation)),
+            .hint = psprintf("ALTER TABLE %s ALTER COLUMN %s TYPE %s COLLATE \"C\";", name_of(relation),
+                             quote_identifier(name), format_type_with_typemod(column->atttypid, column->atttypmod))});
+}
+
 // Null: there is none of that type.
 Form_pg_attribute require_column(Relation relation, const char *name, Family family)
 {
@@ -273,6 +347,7 @@ Form_pg_attribute require_column(Relation relation, const char *name, Family fam
     if (!fits)
         reject_type(relation, column, family_name(family));
     reject_generated(relation, column);
+    reject_loose_collation(relation, column);
     return fits ? column : nullptr;
 }
 
@@ -357,7 +432,7 @@ ValueColumn value_column(Relation relation, const char *name)
         return value;
     reject_generated(relation, column);
     const BaseType base = base_type(column);
-    value.name = pstrdup(quote_identifier(name));
+    value.name = name; // needs no quotes; it is data as well, in snapshots, and must not depend on a setting
     value.type_name = format_type_extended(column->atttypid, column->atttypmod,
                                            FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY);
     value.as_text = !is_integer(base.oid);

@@ -41,6 +41,9 @@ void pin_settings()
     pin("jit", "off");
     pin("plan_cache_mode", "auto");
     pin("max_parallel_workers_per_gather", "0");
+    pin("exit_on_error", "off");
+    pin("quote_all_identifiers", "off");
+    pin("standard_conforming_strings", "on");
 }
 
 bool may_use(Oid relation, Oid role)

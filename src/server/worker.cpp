@@ -219,6 +219,8 @@ void pin_session()
     set_session("synchronous_commit", "on");
     set_session("statement_timeout", "0");
     set_session("idle_in_transaction_session_timeout", "0");
+    set_session("exit_on_error", "off"); // an error is an answer, not the end
+    set_session("role", "none");
 #if PG_VERSION_NUM >= 170000
     set_session("transaction_timeout", "0");
 #endif
