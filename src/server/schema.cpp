@@ -25,6 +25,7 @@ extern "C" {
 }
 
 #include "memory.hpp"
+#include "session.hpp"
 
 namespace kudos::server {
 namespace {
@@ -593,12 +594,8 @@ void require_access(Relation relation, Oid role, AclMode needed)
 // ---------------------------------------------------------------------------------------------
 // Each table in turn
 
-void resolve_ledger(Schema *schema, Oid namespace_oid)
+void resolve_ledger(Schema *schema, Relation ledger)
 {
-    Relation ledger = open_table(namespace_oid, "kudos_ledger");
-    restored = true;
-    if (ledger == nullptr)
-        return;
     restored = references_users(ledger);
     schema->restored = restored;
     require_column(ledger, "event_id", Family::uuid);
@@ -614,7 +611,6 @@ void resolve_ledger(Schema *schema, Oid namespace_oid)
     schema->ledger_owner = ledger->rd_rel->relowner;
     schema->ledger_name = qualified(kudos_schema, "kudos_ledger");
     require_access(ledger, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
-    relation_close(ledger, AccessShareLock);
 }
 
 bool require_quarantine_columns(Relation stats)
@@ -844,6 +840,17 @@ void require_usage(Oid namespace_oid, Oid role)
                              quote_identifier(role_name))});
 }
 
+void resolve_others(Schema *schema, Oid namespace_oid)
+{
+    resolve_stat_events(schema, namespace_oid);
+    for (int table = 0; table < table_count; table++)
+        resolve_target(schema, namespace_oid, static_cast<Table>(table));
+    resolve_holds(schema, namespace_oid);
+    resolve_state(schema, namespace_oid);
+    resolve_control(schema, namespace_oid);
+    resolve_trust(schema, namespace_oid);
+}
+
 Schema *resolve()
 {
     Schema *schema = allocate<Schema>(1).data();
@@ -856,15 +863,20 @@ Schema *resolve()
                 .hint = "Set kudos_projector.schema to the schema of the Horde's tables."});
         return schema;
     }
-    resolve_ledger(schema, namespace_oid);
+    restored = true;
+    Relation ledger = open_table(namespace_oid, "kudos_ledger");
+    if (ledger == nullptr) {
+        resolve_others(schema, namespace_oid);
+        return schema;
+    }
+    // To look at an index is to evaluate what its condition calls (relcache.c, RelationGetIndexPredicate):
+    // as the owner of the ledger, never as the superuser or whoever else asks. Locked, he stays it.
+    const Acting acting = act_as(ledger->rd_rel->relowner);
+    resolve_ledger(schema, ledger);
     require_usage(namespace_oid, schema->ledger_owner);
-    resolve_stat_events(schema, namespace_oid);
-    for (int table = 0; table < table_count; table++)
-        resolve_target(schema, namespace_oid, static_cast<Table>(table));
-    resolve_holds(schema, namespace_oid);
-    resolve_state(schema, namespace_oid);
-    resolve_control(schema, namespace_oid);
-    resolve_trust(schema, namespace_oid);
+    resolve_others(schema, namespace_oid);
+    stop_acting(acting);
+    relation_close(ledger, AccessShareLock);
     return schema;
 }
 
