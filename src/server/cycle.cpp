@@ -188,6 +188,7 @@ bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult
     CycleResult attempted{};
     attempted.lock_acquired = true;
     Stopwatch stopwatch(attempted);
+    keep_ledger_owner(schema);
     const Claim claim = claim_postings(schema, tick.position, tick.batch_size, tick.all_withheld());
     attempted.settled = claim.settled;
     stopwatch.lap(Phase::claim);

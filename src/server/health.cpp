@@ -61,6 +61,7 @@ struct Row {
 void read_queue(const Schema &schema, MemoryContext results, Row *row)
 {
     const Acting acting = act_as_ledger_owner(schema);
+    keep_ledger_owner(schema);
     SPI_connect();
     const Oid types[] = {TIMESTAMPOID};
     const Datum parameters[] = {TimestampGetDatum(utc_now())};

@@ -87,6 +87,7 @@ SnapshotSession begin_snapshot_session()
     require_restored(*session.schema);
     session.balances_name = require_balances_table();
     session.acting = act_as_ledger_owner(*session.schema);
+    keep_ledger_owner(*session.schema);
     SPI_connect();
     if (!XactReadOnly)
         grant_own_tables(*session.schema);
