@@ -12,6 +12,7 @@ extern "C" {
 #include "mode.hpp"
 #include "promote.hpp"
 #include "session.hpp"
+#include "shared_state.hpp"
 #include "statement.hpp"
 #include "subtransaction.hpp"
 #include "targets.hpp"
@@ -266,10 +267,12 @@ void describe(const Withheld &held, char *text, Size size)
     else
         snprintf(key, sizeof(key), "%ld", static_cast<long>(held.key.user));
     const std::string_view cause = cause_text(held.cause);
-    snprintf(text, size, "%s %s%s%.*s%s%.*s (%.*s)", names[static_cast<int>(held.table)], key,
-             held.key.action.empty() ? "" : " ", static_cast<int>(held.key.action.size()), held.key.action.data(),
-             held.key.record.empty() ? "" : " ", static_cast<int>(held.key.record.size()), held.key.record.data(),
-             static_cast<int>(cause.size()), cause.data());
+    keep_text(text, size,
+              psprintf("%s %s%s%.*s%s%.*s (%.*s)", names[static_cast<int>(held.table)], key,
+                       held.key.action.empty() ? "" : " ", static_cast<int>(held.key.action.size()),
+                       held.key.action.data(), held.key.record.empty() ? "" : " ",
+                       static_cast<int>(held.key.record.size()), held.key.record.data(), static_cast<int>(cause.size()),
+                       cause.data()));
 }
 
 CycleResult run_cycle(Tick &tick)

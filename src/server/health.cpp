@@ -203,11 +203,11 @@ Datum kudos_entry_stats(FunctionCallInfo fcinfo)
             nulls[c] = time == 0;
             values[c++] = TimestampTzGetDatum(time);
         };
-        values[c++] = CStringGetTextDatum(slot->database);
+        values[c++] = CStringGetTextDatum(readable(slot->database));
         nulls[c] = slot->pid == 0;
         values[c++] = Int32GetDatum(slot->pid);
         values[c++] = CStringGetTextDatum(state_text(slot->state));
-        set_text(&values[c], &nulls[c], slot->reason);
+        set_text(&values[c], &nulls[c], readable(slot->reason));
         c++;
         add_time(slot->started_at);
         for (const int64 counter :
@@ -217,7 +217,7 @@ Datum kudos_entry_stats(FunctionCallInfo fcinfo)
         add_time(slot->last_tick_at);
         add_time(slot->last_fold_at);
         add_time(slot->last_error_at);
-        set_text(&values[c], &nulls[c], slot->last_error);
+        set_text(&values[c], &nulls[c], readable(slot->last_error));
         c++;
         for (const double milliseconds : slot->phase_ms)
             values[c++] = Float8GetDatum(milliseconds);
