@@ -96,9 +96,11 @@ uint64 execute_for(const Installation &installation, const char *table, const ch
     const Oid role = role_for(installation, table);
     if (role != before)
         SetUserIdAndSecContext(role, context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+    const int settings = NewGUCNestLevel();
     const int code = SPI_execute(sql, false, 0);
     if (code < 0)
         elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(code));
+    AtEOXact_GUC(false, settings); // what a trigger set must not be what the next statement is read by
     SetUserIdAndSecContext(before, context);
     return SPI_processed;
 }
