@@ -108,7 +108,9 @@ void read_currency(Input &in, Rows &rows)
     row.id = static_cast<std::int64_t>(rows.currency.size()) + 1;
     row.event = uuid_of(in);
     row.user = in.byte() % 6;
-    row.amount = amount_of(in) / 128; // all of them together must leave a floor adjustment within reach
+    row.amount = amount_of(in);
+    if (row.amount > 1000 || row.amount < -1000)
+        row.amount /= 128; // all of them together must leave a floor adjustment within reach
     const std::uint8_t flags = in.byte();
     row.escrow = (flags & 1) != 0;
     row.foldable = (flags & 0x70) != 0;
