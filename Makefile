@@ -3,6 +3,7 @@
 #   make            build            make check      every test, from nothing (installs packages as root)
 #   make install    install          make demo       a private server that folds while you watch
 #   make bench      benchmarks       make installcheck   SQL tests against a running server
+#   make fuzz       libFuzzer on src/core, for FUZZ_SECONDS=60; needs clang
 
 EXTENSION = kudos_projector
 MODULE_big = kudos_projector
@@ -24,7 +25,7 @@ override PG_CONFIG = pg_config
 endif
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
-ifneq ($(filter check demo bench,$(MAKECMDGOALS))$(if $(wildcard $(PGXS)),,bare),)
+ifneq ($(filter check demo bench fuzz,$(MAKECMDGOALS))$(if $(wildcard $(PGXS)),,bare),)
 
 # These start from nothing: what is missing is fetched first. PGXS has no part in them (its own
 # "check" only says that it is not supported).
@@ -36,6 +37,11 @@ demo: installed
 
 bench: installed
 	@test/bench/run
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@command -v clang++ >/dev/null || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
+	@$(MAKE) --no-print-directory -C test/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
 
 all install: packages
 	@$(PG_CONFIG) --pgxs >/dev/null # or this would begin anew for ever
@@ -49,7 +55,7 @@ installed: packages
 packages:
 	@tools/install-packages
 
-.PHONY: check demo bench all install installed packages
+.PHONY: check demo bench fuzz all install installed packages
 
 else
 

@@ -100,9 +100,8 @@ bool is_withheld(const Batch &batch, const StatPosting &row)
 {
     if (batch.withheld.empty())
         return false;
-    bool held =
-        is_row_withheld(batch, Table::stat_rows, row) ||
-        (row.has_user && is_withheld(batch, Table::users, column::user_existence, TargetKey{.user = row.user}));
+    bool held = is_row_withheld(batch, Table::stat_rows, row) ||
+                (row.has_user && is_withheld(batch, Table::users, column::user_existence, TargetKey{.user = row.user}));
     for_each_target(row, [&](Table table, int column, const TargetKey &key) {
         held = held || is_withheld(batch, table, column, key);
     });

@@ -13,6 +13,7 @@ extern "C" {
 #include "mode.hpp"
 #include "promote.hpp"
 #include "session.hpp"
+#include "shared_state.hpp"
 #include "statement.hpp"
 #include "subtransaction.hpp"
 #include "targets.hpp"
@@ -208,8 +209,10 @@ void withhold(Tick &tick, std::span<const Withheld> refused)
 // the commit would be everybody's. A caller's own transaction keeps its constraints as he set them.
 void check_constraints()
 {
+    const int settings = NewGUCNestLevel();
     if (SPI_execute("SET CONSTRAINTS ALL IMMEDIATE", false, 0) != SPI_OK_UTILITY)
         elog(ERROR, "could not check the deferred constraints");
+    AtEOXact_GUC(false, settings); // what a trigger set, as in execute()
 }
 
 // One attempt. False: it is to be undone, and the tick now knows what to leave out.
@@ -223,6 +226,7 @@ bool attempt_fold(const Schema &schema, Tick &tick, Attempt attempt, CycleResult
     CycleResult attempted{};
     attempted.lock_acquired = true;
     Stopwatch stopwatch(attempted);
+    keep_ledger_owner(schema);
     const Claim claim = claim_postings(schema, tick.position, tick.batch_size, tick.all_withheld());
     attempted.settled = claim.settled;
     stopwatch.lap(Phase::claim);
@@ -296,9 +300,10 @@ void describe(const Withheld &held, char *text, Size size)
     constexpr const char *names[] = {"users", "user_stats",         "worker_stats", "user_records",     "workers",
                                      "teams", "kudos_reservations", "kudos_ledger", "kudos_stat_events"};
     const std::string_view cause = cause_text(held.cause);
-    snprintf(text, size, "%s%s (%.*s%s%.*s)", names[static_cast<int>(held.table)], describe_key(held),
-             static_cast<int>(cause.size()), cause.data(), held.message.empty() ? "" : ": ",
-             static_cast<int>(held.message.size()), held.message.data());
+    keep_text(text, size,
+              psprintf("%s%s (%.*s%s%.*s)", names[static_cast<int>(held.table)], describe_key(held),
+                       static_cast<int>(cause.size()), cause.data(), held.message.empty() ? "" : ": ",
+                       static_cast<int>(held.message.size()), held.message.data()));
 }
 
 } // namespace
@@ -347,7 +352,7 @@ void describe_stuck(const Tick &tick, int index, char *text, Size size)
     }
     for (int step = 0; step < steps_beside_the_fold; step++)
         if (tick.undone[step] != nullptr && index-- == tick.withheld_count)
-            snprintf(text, size, "%s (raised: %s)", steps[step], tick.undone[step]);
+            keep_text(text, size, psprintf("%s (raised: %s)", steps[step], tick.undone[step]));
 }
 
 int32 blocking_process(const Tick &tick, int index)

@@ -61,6 +61,7 @@ struct Row {
 void read_queue(const Schema &schema, MemoryContext results, Row *row)
 {
     const Acting acting = act_as_ledger_owner(schema);
+    keep_ledger_owner(schema);
     SPI_connect();
     const Oid types[] = {TIMESTAMPOID};
     const Datum parameters[] = {TimestampGetDatum(utc_now())};
@@ -217,11 +218,11 @@ Datum kudos_entry_stats(FunctionCallInfo fcinfo)
             nulls[c] = time == 0;
             values[c++] = TimestampTzGetDatum(time);
         };
-        values[c++] = CStringGetTextDatum(slot->database);
+        values[c++] = CStringGetTextDatum(readable(slot->database));
         nulls[c] = slot->pid == 0;
         values[c++] = Int32GetDatum(slot->pid);
         values[c++] = CStringGetTextDatum(state_text(slot->state));
-        set_text(&values[c], &nulls[c], slot->reason);
+        set_text(&values[c], &nulls[c], readable(slot->reason));
         c++;
         add_time(slot->started_at);
         for (const int64 counter :
@@ -231,7 +232,7 @@ Datum kudos_entry_stats(FunctionCallInfo fcinfo)
         add_time(slot->last_tick_at);
         add_time(slot->last_fold_at);
         add_time(slot->last_error_at);
-        set_text(&values[c], &nulls[c], slot->last_error);
+        set_text(&values[c], &nulls[c], readable(slot->last_error));
         c++;
         for (const double milliseconds : slot->phase_ms)
             values[c++] = Float8GetDatum(milliseconds);

@@ -45,7 +45,8 @@ void write_write_holds(StringInfo sql, const Schema &schema, int)
                      schema.reservations_name);
 }
 
-std::span<HoldState> read_holds(const Schema &schema, const Batch &batch, LockMode mode)
+// One whose amount cannot be read, NaN for instance, is left alone with the rows that feed it.
+std::span<HoldState> read_holds(const Schema &schema, Batch &batch, LockMode mode)
 {
     const Oid types[] = {TEXTARRAYOID, UUIDARRAYOID};
     const Datum parameters[] = {
@@ -61,8 +62,11 @@ std::span<HoldState> read_holds(const Schema &schema, const Batch &batch, LockMo
         holds[row].business_id = rows.text(row, 2);
         holds[row].has_event = !rows.is_null(row, 3);
         holds[row].event = rows.uuid(row, 3);
-        if (rows.cents(row, 4, holds[row].remaining) == Parsed::malformed)
-            elog(ERROR, "could not read the remaining amount of a hold");
+        const Parsed parsed = rows.cents(row, 4, holds[row].remaining);
+        if (parsed != Parsed::exact && parsed != Parsed::rounded)
+            require_ok(refuse(batch, {.table = Table::reservations,
+                                      .cause = Cause::unreadable,
+                                      .key = TargetKey{.uuid = holds[row].event, .action = holds[row].business_id}}));
     }
     return holds;
 }

@@ -44,7 +44,7 @@ struct Installation {
     int32 steps;
     Oid namespace_oid;
     Oid caller;
-    Oid role; // that new tables belong to
+    Oid role; // that new tables belong to; the caller until it is chosen
 };
 static_assert(jump_safe<Installation>);
 
@@ -96,9 +96,11 @@ uint64 execute_for(const Installation &installation, const char *table, const ch
     const Oid role = role_for(installation, table);
     if (role != before)
         SetUserIdAndSecContext(role, context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+    const int settings = NewGUCNestLevel();
     const int code = SPI_execute(sql, false, 0);
     if (code < 0)
         elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(code));
+    AtEOXact_GUC(false, settings); // what a trigger set must not be what the next statement is read by
     SetUserIdAndSecContext(before, context);
     return SPI_processed;
 }
@@ -518,14 +520,16 @@ void require_application(const Installation &installation)
 }
 
 // The owner of kudos_ledger, as everywhere. Before there is one: the owner of users, whom the new
-// tables should belong to, if the caller could become that role anyway; otherwise the caller.
+// tables should belong to, if the caller could become that role anyway. Otherwise nothing is as much as
+// looked at, which would evaluate what conditions of indexes call with the rights of the caller.
 Oid choose_role(const Installation &installation)
 {
     const Oid ledger = find_table(installation, "kudos_ledger");
     if (OidIsValid(ledger))
         return owner_of_relation(ledger);
-    const Oid application = owner_of_relation(find_table(installation, "users"));
-    return has_privs_of_role(installation.caller, application) ? application : installation.caller;
+    for (const char *table : counter_tables)
+        (void)role_for(installation, table);
+    return role_for(installation, "users");
 }
 
 // Two of these at once would get into each other's way; folding goes on.
@@ -554,7 +558,7 @@ Datum kudos_entry_install_ledger(FunctionCallInfo fcinfo)
                               0,
                               get_namespace_oid(kudos_schema, true),
                               GetUserId(),
-                              InvalidOid};
+                              GetUserId()};
     require_application(installation);
     installation.role = choose_role(installation);
     const Acting acting = act_as(installation.role);

@@ -3,8 +3,8 @@
 //            wanted                     scout finds all in place
 //   stopped ---------> scout (starting) ------------------------> worker (idle, folding, ...)
 //      ^                 |  something is missing                      |
-//      |                 v                                            | exit, whatever the cause
-//      |              waiting  --- pause, doubling to 15 s ---> scout |
+//      |                 v                                            | exit, whatever the cause:
+//      |              waiting  --- pause, doubling to 15 s ---> scout | pause, and the scout again
 //      +---- not wanted (any more): processes leave by themselves <---+
 //
 // A worker connects as the owner of kudos_ledger from its start, so that nothing in its session is
@@ -45,6 +45,7 @@ struct Attention {
     TimestampTz next_start;
     int pause_ms;
     bool was_ready;
+    bool failed; // the last worker did not run for long
 };
 
 Attention attention[KUDOS_MAX_DATABASES];
@@ -180,12 +181,20 @@ void notice_end(int index, Slot &slot)
     pfree(attend.handle);
     attend.handle = nullptr;
     const bool scouted = slot.ready && !attend.was_ready;
-    if (scouted || TimestampDifferenceExceeds(attend.started_at, GetCurrentTimestamp(), healthy_after_ms))
+    const bool healthy = TimestampDifferenceExceeds(attend.started_at, GetCurrentTimestamp(), healthy_after_ms);
+    if (healthy || (scouted && !attend.failed))
         attend.pause_ms = 0;
-    if (scouted)
+    if (scouted) {
         attend.next_start = 0;
-    else
-        pause_before_next_start(attend);
+        return;
+    }
+    // Whatever ended the worker, the world may not be the one that the scout found: the role may have lost
+    // its LOGIN, or its name.
+    attend.failed = attend.was_ready && !healthy;
+    lock_shared(LW_EXCLUSIVE);
+    slot.ready = false;
+    unlock_shared();
+    pause_before_next_start(attend);
 }
 
 void start_where_due(int index, Slot &slot)

@@ -17,9 +17,9 @@ extern "C" {
 #include "commands/extension.h"
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
-#include "storage/lmgr.h"
 #include "rewrite/prs2lock.h"
 #include "rewrite/rewriteDefine.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
@@ -29,6 +29,7 @@ extern "C" {
 }
 
 #include "memory.hpp"
+#include "session.hpp"
 
 namespace kudos::server {
 namespace {
@@ -131,8 +132,8 @@ void reject_unlogged(Relation relation)
         return;
     report({.code = ERRCODE_FEATURE_NOT_SUPPORTED,
             .object = table_object(RelationGetRelationName(relation)),
-            .message = psprintf("table \"%s.%s\" is unlogged or temporary", kudos_schema,
-                                RelationGetRelationName(relation)),
+            .message =
+                psprintf("table \"%s.%s\" is unlogged or temporary", kudos_schema, RelationGetRelationName(relation)),
             .detail = "A crash would empty it, and what was folded would be lost.",
             .hint = psprintf("ALTER TABLE %s SET LOGGED;", name_of(relation))});
 }
@@ -141,9 +142,8 @@ void reject_unlogged(Relation relation)
 // could stand there twice, and be written twice.
 void reject_children(Relation relation)
 {
-    const List *children = relation->rd_rel->relhassubclass
-                               ? find_inheritance_children(RelationGetRelid(relation), AccessShareLock)
-                               : NIL;
+    const List *children =
+        relation->rd_rel->relhassubclass ? find_inheritance_children(RelationGetRelid(relation), AccessShareLock) : NIL;
     if (children == NIL)
         return;
     const Oid child = linitial_oid(children);
@@ -698,12 +698,8 @@ void require_access(Relation relation, Oid role, AclMode needed)
 // ---------------------------------------------------------------------------------------------
 // Each table in turn
 
-void resolve_ledger(Schema *schema, Oid namespace_oid)
+void resolve_ledger(Schema *schema, Relation ledger)
 {
-    Relation ledger = open_table(namespace_oid, "kudos_ledger");
-    restored = true;
-    if (ledger == nullptr)
-        return;
     restored = references_users(ledger);
     schema->restored = restored;
     require_column(ledger, "event_id", Family::uuid);
@@ -720,7 +716,6 @@ void resolve_ledger(Schema *schema, Oid namespace_oid)
     schema->ledger_owner = ledger->rd_rel->relowner;
     schema->ledger_name = qualified(kudos_schema, "kudos_ledger");
     require_access(ledger, schema->ledger_owner, ACL_SELECT | ACL_INSERT | ACL_UPDATE);
-    relation_close(ledger, AccessShareLock);
 }
 
 bool require_quarantine_columns(Relation stats)
@@ -953,6 +948,17 @@ void require_usage(Oid namespace_oid, Oid role)
                              quote_identifier(role_name))});
 }
 
+void resolve_others(Schema *schema, Oid namespace_oid)
+{
+    resolve_stat_events(schema, namespace_oid);
+    for (int table = 0; table < table_count; table++)
+        resolve_target(schema, namespace_oid, static_cast<Table>(table));
+    resolve_holds(schema, namespace_oid);
+    resolve_state(schema, namespace_oid);
+    resolve_control(schema, namespace_oid);
+    resolve_trust(schema, namespace_oid);
+}
+
 Schema *resolve()
 {
     Schema *schema = allocate<Schema>(1).data();
@@ -965,15 +971,20 @@ Schema *resolve()
                 .hint = "Set kudos_projector.schema to the schema of the Horde's tables."});
         return schema;
     }
-    resolve_ledger(schema, namespace_oid);
+    restored = true;
+    Relation ledger = open_table(namespace_oid, "kudos_ledger");
+    if (ledger == nullptr) {
+        resolve_others(schema, namespace_oid);
+        return schema;
+    }
+    // To look at an index is to evaluate what its condition calls (relcache.c, RelationGetIndexPredicate):
+    // as the owner of the ledger, never as the superuser or whoever else asks. Locked, he stays it.
+    const Acting acting = act_as(ledger->rd_rel->relowner);
+    resolve_ledger(schema, ledger);
     require_usage(namespace_oid, schema->ledger_owner);
-    resolve_stat_events(schema, namespace_oid);
-    for (int table = 0; table < table_count; table++)
-        resolve_target(schema, namespace_oid, static_cast<Table>(table));
-    resolve_holds(schema, namespace_oid);
-    resolve_state(schema, namespace_oid);
-    resolve_control(schema, namespace_oid);
-    resolve_trust(schema, namespace_oid);
+    resolve_others(schema, namespace_oid);
+    stop_acting(acting);
+    relation_close(ledger, AccessShareLock);
     return schema;
 }
 

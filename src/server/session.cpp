@@ -113,7 +113,7 @@ int begin_brief_waits()
 
 void end_brief_waits(int level)
 {
-    AtEOXact_GUC(true, level);
+    AtEOXact_GUC(false, level);
 }
 
 Acting act_as_ledger_owner(const Schema &schema)
@@ -124,7 +124,23 @@ Acting act_as_ledger_owner(const Schema &schema)
 void stop_acting(const Acting &acting)
 {
     SetUserIdAndSecContext(acting.role, acting.security_context);
-    AtEOXact_GUC(true, acting.settings_level);
+    // Undone, not kept: what a trigger of the owner set meanwhile, a search_path perhaps, must not be what
+    // the caller goes on with.
+    AtEOXact_GUC(false, acting.settings_level);
+}
+
+void keep_ledger_owner(const Schema &schema)
+{
+    LockRelationOid(schema.ledger, AccessShareLock);
+    HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(schema.ledger));
+    const bool kept =
+        HeapTupleIsValid(tuple) && reinterpret_cast<Form_pg_class>(GETSTRUCT(tuple))->relowner == schema.ledger_owner;
+    if (HeapTupleIsValid(tuple))
+        ReleaseSysCache(tuple);
+    if (!kept)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+                        errmsg("table %s was dropped or given to another role meanwhile", schema.ledger_name),
+                        errhint("Try again.")));
 }
 
 void grant_own_tables(const Schema &schema)

@@ -17,9 +17,14 @@ Oid owner_of_relation(Oid relation);
 
 // Acts as a role, with every setting that could change what a statement means
 // pinned: search_path, row security, time-outs, replication role, number formats.
+// What is set between the two, by whatever runs there, is undone at the end.
 Acting act_as(Oid role);
 Acting act_as_ledger_owner(const Schema &schema);
 void stop_acting(const Acting &acting);
+
+// Makes sure that the role is still the owner of kudos_ledger, and stays it until the transaction ends: a
+// new owner's triggers must not run with the rights of the old one. 55006 where it is not.
+void keep_ledger_owner(const Schema &schema);
 
 // From here until stop_acting(), a lock is waited for no longer than kudos_projector.lock_timeout, or
 // the caller's own lock_timeout where that is shorter. For cycles: who pins a mode or waits for his
@@ -36,6 +41,7 @@ template <typename Work> void as_ledger_owner(const Schema &schema, Work work)
 {
     static_assert(jump_safe<Work>);
     const Acting acting = act_as_ledger_owner(schema);
+    keep_ledger_owner(schema);
     MemoryContext results = CurrentMemoryContext;
     SPI_connect();
     work(results);

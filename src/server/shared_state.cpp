@@ -2,6 +2,7 @@
 
 extern "C" {
 #include "commands/dbcommands.h"
+#include "mb/pg_wchar.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/varlena.h"
@@ -56,6 +57,21 @@ bool read_slot(const char *database, Slot *slot)
         }
     unlock_shared();
     return found;
+}
+
+void keep_text(char *to, Size size, const char *text)
+{
+    const int length = pg_mbcliplen(text, static_cast<int>(strlen(text)), static_cast<int>(size) - 1);
+    memcpy(to, text, static_cast<Size>(length));
+    to[length] = '\0';
+}
+
+const char *readable(char *text)
+{
+    if (!pg_verifymbstr(text, static_cast<int>(strlen(text)), true))
+        for (char *byte = text; *byte != '\0'; byte++)
+            *byte = IS_HIGHBIT_SET(*byte) ? '?' : *byte;
+    return text;
 }
 
 List *wanted_databases()

@@ -78,6 +78,13 @@ inline void unlock_shared()
 // Copies the slot of a database; false where it has none.
 bool read_slot(const char *database, Slot *slot);
 
+// Copies what fits of a text, in whole characters of this database's encoding.
+void keep_text(char *to, Size size, const char *text);
+
+// What a worker of another database kept, whose encoding may be another: a text of this one, with question
+// marks where it is none. Changes it in place.
+const char *readable(char *text);
+
 // Why no worker folds this database; null: it has one.
 const char *why_no_worker();
 

@@ -87,6 +87,7 @@ SnapshotSession begin_snapshot_session()
     require_restored(*session.schema);
     session.balances_name = require_balances_table();
     session.acting = act_as_ledger_owner(*session.schema);
+    keep_ledger_owner(*session.schema);
     SPI_connect();
     if (!XactReadOnly)
         grant_own_tables(*session.schema);
@@ -111,8 +112,10 @@ Rows run(const SnapshotSession &session, const char *sql, bool read_only, std::s
     SPIPlanPtr plan = SPI_prepare(sql, static_cast<int>(types.size()), const_cast<Oid *>(types.data()));
     if (plan == nullptr)
         elog(ERROR, "could not prepare \"%s\": %s", sql, SPI_result_code_string(SPI_result));
+    const int settings = NewGUCNestLevel();
     const int code = SPI_execute_snapshot(plan, const_cast<Datum *>(parameters.data()), nullptr, session.snapshot,
                                           InvalidSnapshot, read_only, true, 0);
+    AtEOXact_GUC(false, settings); // what a trigger set, as in execute()
     if (code != SPI_OK_SELECT)
         elog(ERROR, "unexpected result of a snapshot's statement: %s", SPI_result_code_string(code));
     return Rows();

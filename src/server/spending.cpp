@@ -127,7 +127,9 @@ Cents read_cents(const Rows &rows, int column)
     Cents value = 0;
     const Parsed parsed = rows.cents(0, column, value);
     if (parsed != Parsed::exact && parsed != Parsed::rounded)
-        elog(ERROR, "could not read an amount");
+        ereport(ERROR, (errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+                        errmsg("an amount of the account or of its holds is no finite number of cents"),
+                        errhint("Look for NaN in the balance of the account and in remaining_amount of its holds.")));
     return value;
 }
 

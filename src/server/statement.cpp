@@ -113,7 +113,7 @@ void plan_on_indexes(SPIPlanPtr plan)
     CachedPlan *generic = SPI_plan_get_cached_plan(plan);
     if (generic != nullptr)
         ReleaseCachedPlan(generic, CurrentResourceOwner);
-    AtEOXact_GUC(true, level);
+    AtEOXact_GUC(false, level);
 }
 
 } // namespace
@@ -122,6 +122,9 @@ uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_
 {
     Datum *values = const_cast<Datum *>(parameters.data());
     int code;
+    // A search_path that a trigger of the owner sets would be what our next statement is read by, with what the
+    // caller put into pg_temp before all else.
+    const int settings = NewGUCNestLevel();
     plan_on_indexes(plan);
     if (IsolationUsesXactSnapshot()) {
         // The transaction's snapshot may be older than the lock that we hold: what was folded, spent or
@@ -132,6 +135,11 @@ uint64 execute(SPIPlanPtr plan, std::span<const Datum> parameters, int expected_
     } else {
         code = SPI_execute_plan(plan, values, nulls, XactReadOnly, 0);
     }
+    AtEOXact_GUC(false, settings);
+    if (code == SPI_OK_REWRITTEN)
+        ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+                        errmsg("a rule replaces a statement of the projector"),
+                        errhint("Remove the rule; SELECT * FROM kudos_check_schema() names it.")));
     if (code != expected_code)
         elog(ERROR, "unexpected result of a statement: %s", SPI_result_code_string(code));
     return SPI_processed;
@@ -160,7 +168,7 @@ int pin_plans(const Schema &schema, QueuePath path)
 void unpin_plans(int level)
 {
     pinned_for = nullptr;
-    AtEOXact_GUC(true, level);
+    AtEOXact_GUC(false, level);
 }
 
 Datum array_of(std::span<const std::int64_t> values)

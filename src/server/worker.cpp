@@ -87,10 +87,12 @@ void set_state(WorkerState state)
 // Says why there is nothing to do, once until the reason changes.
 void say_once(WorkerState state, const char *what, const char *reason, const char *hint)
 {
+    char kept[reason_size];
+    keep_text(kept, reason_size, reason);
     lock_shared(LW_EXCLUSIVE);
-    const bool is_new = strcmp(my_slot->reason, reason) != 0;
+    const bool is_new = strcmp(my_slot->reason, kept) != 0;
     my_slot->state = state;
-    strlcpy(my_slot->reason, reason, reason_size);
+    strlcpy(my_slot->reason, kept, reason_size);
     unlock_shared();
     if (is_new)
         ereport(LOG, (errmsg("kudos_projector %s in database \"%s\": %s", what, my_slot->database, reason),
@@ -161,14 +163,14 @@ bool is_new_kind(int code)
 
 void keep_error(const ErrorData *error)
 {
+    const char *text = error->hint != nullptr ? psprintf("%s HINT: %s", error->message, error->hint) : error->message;
     lock_shared(LW_EXCLUSIVE);
     my_slot->state = WorkerState::failing;
     my_slot->errors++;
     my_slot->consecutive_errors++;
     my_slot->last_error_at = GetCurrentTimestamp();
     my_slot->last_error_code = error->sqlerrcode;
-    snprintf(my_slot->last_error, reason_size, "%s%s%s", error->message, error->hint != nullptr ? " HINT: " : "",
-             error->hint != nullptr ? error->hint : "");
+    keep_text(my_slot->last_error, reason_size, text);
     unlock_shared();
 }
 

@@ -25,7 +25,7 @@ $node->stop('fast');
 is_log_clean($node, qr/terminated by signal 9|was not properly shut down|WARNING:  terminating/);
 
 # A worker that is terminated, or whose cycle fails, over and over until the failpoint is taken away.
-my $server = failpoint_server('terminated', { 'kudos_projector.databases' => 'horde' });
+my $server = failpoint_server('terminated', {}, 'horde');
 for my $step (@steps)
 {
 	my $pid = wait_for_worker($server, 'horde');

@@ -14,14 +14,17 @@ our @EXPORT = qw(failpoint_server places passes attempt_at_each judged);
 
 my $root = "$FindBin::RealBin/../..";
 
-# A server with the case loaded; more settings as for new_server().
+# A server with the case loaded; more settings as for new_server(). DATABASE: for the worker, once all is learnt.
 sub failpoint_server
 {
-	my ($name, $settings) = @_;
+	my ($name, $settings, $database) = @_;
+	$database //= '';
 	my $node = new_server($name, { 'kudos_projector.trust_threshold' => '100', %$settings });
 	$node->safe_psql('postgres', 'CREATE DATABASE horde');
 	load_fixture($node, 'horde');
 	KudosTest::run_psql($node, 'horde', '-f', "$root/test/data/failpoint_helpers.sql", '-c', 'CALL learn_outcome()');
+	$node->append_conf('postgresql.conf', "kudos_projector.databases = '$database'\n") if $database ne '';
+	$node->reload;
 	return $node;
 }
 

@@ -1,4 +1,4 @@
--- The public surface: what exists, with which signature, and who may use it.
+-- The public surface: what exists, and with which signature. Who may use it: rights.sql.
 BEGIN;
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS pgtap;
@@ -6,7 +6,6 @@ DROP EXTENSION IF EXISTS kudos_projector CASCADE;
 CREATE EXTENSION kudos_projector SCHEMA public;
 SET search_path = public;
 CREATE ROLE regress_kudos_nobody;
-CREATE ROLE regress_kudos_watcher IN ROLE pg_monitor;
 
 -- What a role gets when it runs a command: ok, or the SQLSTATE.
 CREATE FUNCTION outcome(role name, command text) RETURNS text LANGUAGE plpgsql AS $$
@@ -98,50 +97,6 @@ SELECT is_empty($$ SELECT pg_describe_object(classid, objid, 0) FROM pg_depend d
   AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'kudos_projector') AND classid <> 'pg_type'::regclass
   AND obj_description(objid, classid::regclass::name) IS NULL $$, 'everything has a comment');
 
--- Privileges
-SELECT function_privs_are('public', 'kudos_fold_now', ARRAY['integer', 'integer'], 'regress_kudos_nobody', '{}'::name[]);
-SELECT function_privs_are('public', 'kudos_fold_now', ARRAY['integer', 'integer'], 'pg_monitor', '{}'::name[]);
-SELECT function_privs_are('public', 'kudos_catch_up', ARRAY['integer'], 'regress_kudos_nobody', '{}'::name[]);
-SELECT function_privs_are('public', 'kudos_catch_up', ARRAY['integer'], 'pg_monitor', '{}'::name[]);
-SELECT function_privs_are('public', 'kudos_health', '{}'::name[], 'regress_kudos_nobody', '{}'::name[]);
-SELECT function_privs_are('public', 'kudos_health', '{}'::name[], 'pg_monitor', ARRAY['EXECUTE']);
-SELECT function_privs_are('public', 'kudos_projector_stats_rows', '{}'::name[], 'regress_kudos_nobody', '{}'::name[]);
-SELECT function_privs_are('public', 'kudos_projector_stats_rows', '{}'::name[], 'pg_monitor', ARRAY['EXECUTE']);
-SELECT table_privs_are('public', 'kudos_projector_stats', 'regress_kudos_nobody', '{}'::name[]);
-SELECT table_privs_are('public', 'kudos_projector_stats', 'pg_monitor', ARRAY['SELECT']);
-SELECT table_privs_are('public', t, r, '{}'::name[]) FROM unnest(ARRAY['kudos_remainder_users', 'kudos_remainder_user_stats',
-  'kudos_remainder_worker_stats', 'kudos_remainder_user_records', 'kudos_remainder_workers', 'kudos_remainder_teams']::name[]) t,
-  unnest(ARRAY['regress_kudos_nobody', 'regress_kudos_watcher']::name[]) r;
-
-SELECT function_privs_are('public', 'kudos_mode', '{}'::name[], 'pg_monitor', ARRAY['EXECUTE']);
-SELECT is_empty($$ SELECT proname FROM own_functions WHERE has_function_privilege('regress_kudos_nobody', oid, 'EXECUTE') $$, 'PUBLIC may call nothing');
-SELECT set_eq($$ SELECT proname::text FROM own_functions WHERE has_function_privilege('pg_monitor', oid, 'EXECUTE') $$,
-  ARRAY['kudos_health', 'kudos_mode', 'kudos_projector_stats_rows', 'kudos_quarantine_rows', 'kudos_check_schema'], 'pg_monitor may call what only reads, no more');
-SELECT table_privs_are('public', 'kudos_transfer_requests', r, '{}'::name[]) FROM unnest(ARRAY['regress_kudos_nobody', 'regress_kudos_watcher']::name[]) r;
-
--- and what calls come to
-SELECT is(outcome('regress_kudos_nobody', 'SELECT kudos_fold_now()'), '42501', 'nobody may not fold');
-SELECT is(outcome('regress_kudos_nobody', 'SELECT kudos_fold_now(0)'), '42501', 'nor with bad arguments');
-SELECT is(outcome('regress_kudos_nobody', 'CALL kudos_catch_up()'), '42501', 'nor catch up');
-SELECT is(outcome('regress_kudos_nobody', 'SELECT * FROM kudos_health()'), '42501', 'nor read health');
-SELECT is(outcome('regress_kudos_nobody', 'SELECT * FROM kudos_projector_stats'), '42501', 'nor the counters');
-SELECT is(outcome('regress_kudos_nobody', 'SELECT * FROM kudos_projector_stats_rows()'), '42501', 'nor their function');
-SELECT is(outcome('regress_kudos_nobody', 'SET kudos_projector.schema = ''evil'''), '42501', 'nor name another schema');
-SELECT is(outcome('regress_kudos_nobody', 'SET kudos_projector.batch_size = 1'), '42501', 'nor another batch size');
-SELECT is(outcome('regress_kudos_nobody', 'SELECT set_config(''kudos_projector.lock_timeout'', ''1'', false)'), '42501', 'nor another lock timeout');
-SELECT is(outcome('regress_kudos_nobody', 'SELECT ' || call), '42501', 'nor ' || call)
-  FROM unnest(ARRAY['kudos_mode()', 'kudos_pin_mode()', 'kudos_set_mode(''shadow'')', 'kudos_floor(1)', 'kudos_available(1)', 'kudos_effective(1)',
-    'kudos_reserve(1, ''a'', 1)', 'kudos_release(''a'')', 'kudos_transfer(1, 2, 1, ''a'')', 'kudos_post(1, 1, ''AWARD'')',
-    'kudos_post_stat(''GENERATION'', 1, ''kudos'', 1)']) call;
-SELECT is(outcome('regress_kudos_watcher', 'SELECT ' || call), '42501', 'pg_monitor may not call ' || call)
-  FROM unnest(ARRAY['kudos_pin_mode()', 'kudos_set_mode(''shadow'')', 'kudos_reserve(1, ''a'', 1)', 'kudos_release(''a'')',
-    'kudos_transfer(1, 2, 1, ''a'')', 'kudos_post(1, 1, ''AWARD'')']) call;
-SELECT is(outcome('regress_kudos_watcher', 'SELECT kudos_fold_now()'), '42501', 'pg_monitor may not fold');
-SELECT is(outcome('regress_kudos_watcher', 'CALL kudos_catch_up()'), '42501', 'nor catch up');
-SELECT is(outcome('regress_kudos_watcher', 'SELECT * FROM kudos_health()'), 'ok', 'pg_monitor reads health');
-SELECT is(outcome('regress_kudos_watcher', 'SELECT * FROM kudos_projector_stats'), 'ok', 'and the counters');
-SELECT is(outcome('regress_kudos_watcher', 'TABLE kudos_remainder_users'), '42501', 'but no remainders');
-
 -- Settings
 SELECT set_eq($$ SELECT name, context FROM pg_settings WHERE name LIKE 'kudos_projector.%' $$, $$ VALUES
   ('kudos_projector.databases', 'sighup'), ('kudos_projector.schema', 'superuser'), ('kudos_projector.enabled', 'sighup'),
@@ -149,6 +104,9 @@ SELECT set_eq($$ SELECT name, context FROM pg_settings WHERE name LIKE 'kudos_pr
   ('kudos_projector.max_catchup_cycles', 'superuser'), ('kudos_projector.lock_timeout', 'superuser'),
   ('kudos_projector.trust_threshold', 'superuser'), ('kudos_projector.trust_minimum_age', 'superuser'),
   ('kudos_projector.suspicion_threshold', 'superuser'), ('kudos_projector.wake_on_commit', 'sighup') $$, 'settings, all of them reloadable');
+SELECT is(outcome('regress_kudos_nobody', 'SET kudos_projector.schema = ''evil'''), '42501', 'nobody may name another schema');
+SELECT is(outcome('regress_kudos_nobody', 'SET kudos_projector.batch_size = 1'), '42501', 'nor another batch size');
+SELECT is(outcome('regress_kudos_nobody', 'SELECT set_config(''kudos_projector.lock_timeout'', ''1'', false)'), '42501', 'nor another lock timeout');
 
 SELECT * FROM finish();
 ROLLBACK;
