@@ -41,7 +41,7 @@ void write_write_holds(StringInfo sql, const Schema &schema, int)
                      " released_at = CASE WHEN k.released THEN $4 ELSE h.released_at END"
                      " FROM unnest($1::uuid[], $2::text[], $3::bool[]) WITH ORDINALITY k(id, remaining, released, ord)"
                      " WHERE h.id = k.id RETURNING k.ord, h.remaining_amount = k.remaining::numeric"
-                     " AND (h.released_at IS NOT NULL) = k.released",
+                     " AND CASE WHEN k.released THEN h.released_at = $4 ELSE h.released_at IS NULL END",
                      schema.reservations_name);
 }
 
