@@ -270,11 +270,20 @@ void leave_unless_wanted(MemoryContext loop)
 // ---------------------------------------------------------------------------------------------
 // The scout
 
-// The ledger's owner. Before 17 a background worker cannot connect as a role without LOGIN
-// (miscinit.c, InitializeSessionUserId); then the worker stays superuser and acts as the owner in a
-// restricted context, in which deferred triggers are refused.
+// Before 17 a background worker cannot connect as a role without LOGIN (miscinit.c,
+// InitializeSessionUserId); then the worker stays superuser and acts as the owner in a restricted
+// context, in which deferred triggers are refused.
+#if PG_VERSION_NUM >= 170000
+constexpr bits32 as_any_role = BGWORKER_BYPASS_ROLELOGINCHECK;
+#else
+constexpr bits32 as_any_role = 0;
+#endif
+
+// The ledger's owner, where the worker can connect as that role.
 Oid role_to_connect(Oid owner)
 {
+    if (as_any_role != 0)
+        return owner;
     HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(owner));
     const bool can_login = HeapTupleIsValid(tuple) && reinterpret_cast<Form_pg_authid>(GETSTRUCT(tuple))->rolcanlogin;
     if (HeapTupleIsValid(tuple))
@@ -391,7 +400,7 @@ void wait_ms(long milliseconds)
 [[noreturn]] void project()
 {
     connected_as = my_slot->role;
-    BackgroundWorkerInitializeConnectionByOid(my_slot->database_oid, connected_as, 0);
+    BackgroundWorkerInitializeConnectionByOid(my_slot->database_oid, connected_as, as_any_role);
     pin_session();
     follow_lock_timeout();
     ereport(LOG, (errmsg("kudos_projector folds database \"%s\"", my_slot->database)));

@@ -23,11 +23,13 @@ our $launcher_type = 'kudos_projector launcher';
 
 my $data = "$FindBin::RealBin/../data";
 
-# new_server(NAME, { setting => value, ... }, init parameters): started, with the extension preloaded.
+# new_server(NAME, { setting => value, ... }, init parameters): started, with the extension preloaded; with
+# "install_path" by the programs of another version.
 sub new_server
 {
 	my ($name, $settings, %init) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $install_path = delete $init{install_path};
+	my $node = PostgreSQL::Test::Cluster->new($name, defined $install_path ? (install_path => $install_path) : ());
 	unlink $node->logfile; # of an earlier run
 	$node->init(extra => [ '-E', 'UTF8', '--locale=C.UTF-8' ], %init);
 	my %all = (
