@@ -58,12 +58,12 @@ void leave_slot(int, Datum)
         SetLatch(launcher);
 }
 
-// False: another process has it.
+// False: another process has it, or nobody may.
 bool enter_slot(int index)
 {
     my_slot = &shared_state()->slot[index];
     lock_shared(LW_EXCLUSIVE);
-    const bool free = my_slot->pid == 0 && my_slot->database[0] != '\0';
+    const bool free = my_slot->pid == 0 && my_slot->database[0] != '\0' && my_slot->sent_away == 0;
     if (free) {
         my_slot->pid = MyProcPid;
         my_slot->latch = MyLatch;
@@ -255,10 +255,18 @@ void reload_if_asked()
     follow_lock_timeout();
 }
 
+bool sent_away()
+{
+    lock_shared(LW_SHARED);
+    const bool away = my_slot->sent_away > 0;
+    unlock_shared();
+    return away;
+}
+
 void leave_unless_wanted(MemoryContext loop)
 {
     MemoryContext before = MemoryContextSwitchTo(loop);
-    const bool wanted = kudos_enabled && is_wanted(my_slot->database);
+    const bool wanted = kudos_enabled && is_wanted(my_slot->database) && !sent_away();
     MemoryContextSwitchTo(before);
     if (wanted)
         return;
@@ -378,7 +386,7 @@ void run_tick(MemoryContext loop, bool *careful)
             break; // another projector, the Horde's perhaps, is at work
         count_cycle(result);
         pgstat_report_stat(false);
-        if (result.settled || ConfigReloadPending)
+        if (result.settled || ConfigReloadPending || sent_away())
             break;
         CHECK_FOR_INTERRUPTS();
     }
