@@ -43,16 +43,7 @@ $old->safe_psql('horde', q{
 	END $$;
 });
 
-my $post = q{
-	SELECT t_post(1, 0.40), t_post(2, -3.35), t_post(5, 0.49, true), t_ustat(1, 'accumulated', 0.35), t_rec(1, 'USAGE', 'image', 0.25),
-		t_wstat('00000000-0000-0000-0000-0000000000f1', 'generated', 0.15, '00000000-0000-0000-0000-0000000000a1'),
-		t_contrib('00000000-0000-0000-0000-0000000000f1', 'contributions', 7.77, '00000000-0000-0000-0000-0000000000a1'),
-		t_ustat(777, 'accumulated', 1, '00000000-0000-0000-0000-00000000aaaa'), t_ustat(778, 'accumulated', 1);
-	SELECT kudos_transfer(1, 2, 1.25, gen_random_uuid()::text);
-	SELECT kudos_reserve(1, 'upfront:' || n, 10.50) FROM generate_series(1, 3) n;
-	SELECT t_post(1, -4.25, false, gen_random_uuid(), '{"reservation_id": "upfront:1"}');
-	SELECT kudos_release('upfront:2');
-};
+my $post = slurp_file("$data/every_kind.sql");
 for my $database (qw(horde elsewhere))
 {
 	$old->safe_psql($database, $post);
@@ -64,27 +55,6 @@ for my $database (qw(horde elsewhere))
 	is_right($old, $database);
 }
 
-# Every row of every table, every sequence, setting and right, and what is said of the schema.
-sub contents
-{
-	my ($node, $database) = @_;
-	my $rows = $node->safe_psql($database, q{
-		SELECT format(CASE relkind WHEN 'r' THEN 'SELECT %1$L, r FROM %1$s r ORDER BY r::text;'
-				ELSE 'SELECT %1$L, last_value, is_called FROM %1$s;' END, c.oid::regclass)
-		  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		 WHERE n.nspname !~ '^pg_|^information_schema$' AND c.relkind IN ('r', 'S') ORDER BY 1});
-	return $node->safe_psql($database, $rows) . "\n" . $node->safe_psql($database, q{
-		SELECT datname, setrole::regrole, setconfig FROM pg_db_role_setting s LEFT JOIN pg_database d ON d.oid = setdatabase ORDER BY 1, 2;
-		SELECT p.oid::regprocedure, r.* FROM pg_proc p, LATERAL (SELECT grantee::regrole, privilege_type FROM aclexplode(coalesce(p.proacl, acldefault('f', proowner)))) r
-		 WHERE proname ~ '^kudos' ORDER BY 1::text, 2::text, 3;
-		SELECT c.oid::regclass, r.* FROM pg_class c, LATERAL (SELECT grantee::regrole, privilege_type FROM aclexplode(coalesce(c.relacl, acldefault('r', relowner)))) r
-		 WHERE relname ~ '^kudos' AND privilege_type <> 'MAINTAIN' ORDER BY 1::text, 2::text, 3;
-		SELECT extname, extversion, extnamespace::regnamespace, (SELECT array_agg(c::regclass) FROM unnest(extconfig) c), extcondition
-		  FROM pg_extension WHERE extname = 'kudos_projector';
-		SELECT pg_describe_object(classid, objid, objsubid) FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
-		 WHERE d.deptype = 'e' AND e.extname = 'kudos_projector' AND pg_describe_object(classid, objid, objsubid) !~ '^type ' ORDER BY 1;
-		SELECT c.* FROM kudos_check_schema() c ORDER BY 1, 2, 3});
-}
 my %before = map { $_ => contents($old, $_) } qw(horde elsewhere);
 $old->stop('fast');
 
