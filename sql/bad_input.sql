@@ -324,16 +324,22 @@ SET kudos_projector.batch_size = 0;
 SET kudos_projector.batch_size = 100001;
 SET kudos_projector.batch_size = 'many';
 SET kudos_projector.max_catchup_cycles = 0;
-SET kudos_projector.lock_timeout = 0;
+\set VERBOSITY sqlstate
+SET kudos_projector.lock_timeout = 0; -- 17 says the range with its unit
+\set VERBOSITY default
 SET kudos_projector.lock_timeout = '10 parsecs';
 SET kudos_projector.trust_threshold = 'much';
+\set VERBOSITY sqlstate
 SET kudos_projector.trust_minimum_age = '-1d';
+\set VERBOSITY default
 SET kudos_projector.suspicion_threshold = -1;
 SET kudos_projector.bach_size = 10;
 SET kudos_projector.databases = 'horde';
 SET kudos_projector.interval = '1s';
 SET kudos_projector.enabled = off;
+\set VERBOSITY sqlstate
 ALTER SYSTEM SET kudos_projector.interval = '1ms';
+\set VERBOSITY default
 ALTER SYSTEM SET kudos_projector.enabled = 'perhaps';
 ALTER SYSTEM SET kudos_projector.databases = 'a b';
 ALTER SYSTEM SET kudos_projector.databases = 'horde,,other';

@@ -200,6 +200,7 @@ _PG_init(void)
 		return;
 	}
 
+	kudos_install_utility_hook();
 	previous_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shared_memory;
 	previous_shmem_startup_hook = shmem_startup_hook;

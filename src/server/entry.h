@@ -41,6 +41,7 @@ extern void kudos_entry_worker(int slot);
 /* library load */
 extern void kudos_install_planner_hook(void);
 extern void kudos_install_commit_hooks(void);
+extern void kudos_install_utility_hook(void);
 extern Size kudos_shared_state_size(void);
 extern void kudos_shared_state_startup(void);
 extern bool kudos_databases_valid(char *value, char **problem);

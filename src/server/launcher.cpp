@@ -5,7 +5,7 @@
 //      ^                 |  something is missing                      |
 //      |                 v                                            | exit, whatever the cause:
 //      |              waiting  --- pause, doubling to 15 s ---> scout | pause, and the scout again
-//      +---- not wanted (any more): processes leave by themselves <---+
+//      +---- not wanted (any more), or sent away by a command: processes leave, by force after 2 s <---+
 //
 // A worker connects as the owner of kudos_ledger from its start, so that nothing in its session is
 // more than that role; who the owner is only a connected process can see. Hence the scout: the same
@@ -27,6 +27,7 @@ extern "C" {
 }
 
 #include <algorithm>
+#include <csignal>
 
 #include "entry.h"
 #include "shared_state.hpp"
@@ -36,6 +37,7 @@ namespace {
 
 constexpr int first_pause_ms = 1000;
 constexpr int longest_pause_ms = 15 * 1000;
+constexpr int time_to_leave_ms = 2000;      // for the cycle at hand; after that a worker is terminated
 constexpr int healthy_after_ms = 60 * 1000; // a worker that ran this long starts the pauses anew
 
 // What the launcher remembers of a slot; a new launcher begins anew.
@@ -43,6 +45,7 @@ struct Attention {
     BackgroundWorkerHandle *handle;
     TimestampTz started_at;
     TimestampTz next_start;
+    TimestampTz leave_by; // 0: it may stay
     int pause_ms;
     bool was_ready;
     bool failed; // the last worker did not run for long
@@ -65,7 +68,8 @@ void assign_slots()
     lock_shared(LW_EXCLUSIVE);
     for (int i = 0; i < KUDOS_MAX_DATABASES; i++) {
         Slot &slot = shared_state()->slot[i];
-        if (slot.database[0] != '\0' && slot.pid == 0 && attention[i].handle == nullptr && !is_wanted(slot.database)) {
+        if (slot.database[0] != '\0' && slot.pid == 0 && attention[i].handle == nullptr && slot.sent_away == 0 &&
+            !is_wanted(slot.database)) {
             memset(static_cast<void *>(&slot), 0, sizeof(slot));
             attention[i] = Attention{};
         }
@@ -216,14 +220,37 @@ void start_where_due(int index, Slot &slot)
     wait_because(slot, "no background worker slot is free", "Increase max_worker_processes and restart the server.");
 }
 
-// Milliseconds until the next start that is due, at most the longest pause.
+// A worker that should not be there leaves by itself between two cycles. One that waits inside a
+// cycle, for a synchronous standby perhaps, is terminated; its rows stay queued.
+void see_off(int index, const Slot &slot)
+{
+    Attention &attend = attention[index];
+    const TimestampTz now = GetCurrentTimestamp();
+    attend.next_start = 0;
+    attend.pause_ms = 0; // whoever was told to leave did not fail
+    if (slot.pid == 0) {
+        attend.leave_by = 0;
+    } else if (attend.leave_by == 0) {
+        attend.leave_by = TimestampTzPlusMilliseconds(now, time_to_leave_ms);
+    } else if (now >= attend.leave_by) {
+        lock_shared(LW_SHARED); // the process id is good while it stands there
+        if (slot.pid != 0)
+            kill(slot.pid, SIGTERM);
+        unlock_shared();
+        attend.leave_by = TimestampTzPlusMilliseconds(now, time_to_leave_ms);
+    }
+}
+
+// Milliseconds until something is due, at most the longest pause.
 long time_to_wait()
 {
     long wait_ms = longest_pause_ms;
     const TimestampTz now = GetCurrentTimestamp();
     for (int i = 0; i < KUDOS_MAX_DATABASES; i++) {
         const Slot &slot = shared_state()->slot[i];
-        if (slot.database[0] == '\0' || slot.pid != 0 || attention[i].handle != nullptr)
+        if (attention[i].leave_by != 0)
+            wait_ms = std::min(wait_ms, TimestampDifferenceMilliseconds(now, attention[i].leave_by));
+        if (slot.database[0] == '\0' || slot.pid != 0 || attention[i].handle != nullptr || slot.sent_away > 0)
             continue;
         wait_ms = std::min(wait_ms, TimestampDifferenceMilliseconds(now, attention[i].next_start));
     }
@@ -238,10 +265,12 @@ void attend_all()
         if (slot.database[0] == '\0')
             continue;
         notice_end(i, slot);
-        if (kudos_enabled && is_wanted(slot.database))
+        if (kudos_enabled && is_wanted(slot.database) && slot.sent_away == 0) {
+            attention[i].leave_by = 0;
             start_where_due(i, slot);
-        else
-            attention[i].next_start = 0;
+        } else {
+            see_off(i, slot);
+        }
     }
 }
 

@@ -28,6 +28,7 @@ struct Slot {
     Latch *latch;        // of that process, in shared memory
     bool wake_requested; // a posting was committed
     bool ready;          // the scout found everything in place
+    int sent_away;       // commands at work that want nobody connected to the database
     WorkerState state;
     char reason[reason_size]; // why it waits or stands down
     TimestampTz started_at;

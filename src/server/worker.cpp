@@ -59,12 +59,12 @@ void leave_slot(int, Datum)
         SetLatch(launcher);
 }
 
-// False: another process has it.
+// False: another process has it, or nobody may.
 bool enter_slot(int index)
 {
     my_slot = &shared_state()->slot[index];
     lock_shared(LW_EXCLUSIVE);
-    const bool free = my_slot->pid == 0 && my_slot->database[0] != '\0';
+    const bool free = my_slot->pid == 0 && my_slot->database[0] != '\0' && my_slot->sent_away == 0;
     if (free) {
         my_slot->pid = MyProcPid;
         my_slot->latch = MyLatch;
@@ -265,10 +265,18 @@ void reload_if_asked()
     follow_lock_timeout();
 }
 
+bool sent_away()
+{
+    lock_shared(LW_SHARED);
+    const bool away = my_slot->sent_away > 0;
+    unlock_shared();
+    return away;
+}
+
 void leave_unless_wanted(MemoryContext loop)
 {
     MemoryContext before = MemoryContextSwitchTo(loop);
-    const bool wanted = kudos_enabled && is_wanted(my_slot->database);
+    const bool wanted = kudos_enabled && is_wanted(my_slot->database) && !sent_away();
     MemoryContextSwitchTo(before);
     if (wanted)
         return;
@@ -280,11 +288,20 @@ void leave_unless_wanted(MemoryContext loop)
 // ---------------------------------------------------------------------------------------------
 // The scout
 
-// The ledger's owner. Before 17 a background worker cannot connect as a role without LOGIN
-// (miscinit.c, InitializeSessionUserId); then the worker stays superuser and acts as the owner in a
-// restricted context, in which deferred triggers are refused.
+// Before 17 a background worker cannot connect as a role without LOGIN (miscinit.c,
+// InitializeSessionUserId); then the worker stays superuser and acts as the owner in a restricted
+// context, in which deferred triggers are refused.
+#if PG_VERSION_NUM >= 170000
+constexpr bits32 as_any_role = BGWORKER_BYPASS_ROLELOGINCHECK;
+#else
+constexpr bits32 as_any_role = 0;
+#endif
+
+// The ledger's owner, where the worker can connect as that role.
 Oid role_to_connect(Oid owner)
 {
+    if (as_any_role != 0)
+        return owner;
     HeapTuple tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(owner));
     const bool can_login = HeapTupleIsValid(tuple) && reinterpret_cast<Form_pg_authid>(GETSTRUCT(tuple))->rolcanlogin;
     if (HeapTupleIsValid(tuple))
@@ -382,7 +399,7 @@ void run_tick(MemoryContext loop, bool *careful)
             break; // another projector, the Horde's perhaps, is at work
         count_cycle(result);
         pgstat_report_stat(false);
-        if (result.settled || ConfigReloadPending)
+        if (result.settled || ConfigReloadPending || sent_away())
             break;
         CHECK_FOR_INTERRUPTS();
     }
@@ -404,7 +421,7 @@ void wait_ms(long milliseconds)
 [[noreturn]] void project()
 {
     connected_as = my_slot->role;
-    BackgroundWorkerInitializeConnectionByOid(my_slot->database_oid, connected_as, 0);
+    BackgroundWorkerInitializeConnectionByOid(my_slot->database_oid, connected_as, as_any_role);
     pin_session();
     follow_lock_timeout();
     ereport(LOG, (errmsg("kudos_projector folds database \"%s\"", my_slot->database)));

@@ -15,7 +15,7 @@ use Test::More;
 
 our @EXPORT = qw(
   new_server load_fixture load_tables set_config wait_until wait_for_worker wait_for_wait worker_pid number is_right
-  hold let_go lose is_log_clean log_lines ends_well $worker_type $launcher_type
+  hold let_go lose contents is_log_clean log_lines ends_well $worker_type $launcher_type
 );
 
 our $worker_type = 'kudos_projector worker';
@@ -23,11 +23,13 @@ our $launcher_type = 'kudos_projector launcher';
 
 my $data = "$FindBin::RealBin/../data";
 
-# new_server(NAME, { setting => value, ... }, init parameters): started, with the extension preloaded.
+# new_server(NAME, { setting => value, ... }, init parameters): started, with the extension preloaded; with
+# "install_path" by the programs of another version.
 sub new_server
 {
 	my ($name, $settings, %init) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $install_path = delete $init{install_path};
+	my $node = PostgreSQL::Test::Cluster->new($name, defined $install_path ? (install_path => $install_path) : ());
 	unlink $node->logfile; # of an earlier run
 	$node->init(extra => [ '-E', 'UTF8', '--locale=C.UTF-8' ], %init);
 	my %all = (
@@ -153,6 +155,28 @@ sub is_right
 	my ($node, $database, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is($node->safe_psql($database, 'SELECT * FROM target_errors()'), '', $name // "targets of $database are right");
+}
+
+# Every row of every table, every sequence, setting and right, and what is said of the schema.
+sub contents
+{
+	my ($node, $database) = @_;
+	my $rows = $node->safe_psql($database, q{
+		SELECT format(CASE relkind WHEN 'r' THEN 'SELECT %1$L, r FROM %1$s r ORDER BY r::text;'
+				ELSE 'SELECT %1$L, last_value, is_called FROM %1$s;' END, c.oid::regclass)
+		  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		 WHERE n.nspname !~ '^pg_|^information_schema$' AND c.relkind IN ('r', 'S') ORDER BY 1});
+	return $node->safe_psql($database, $rows) . "\n" . $node->safe_psql($database, q{
+		SELECT setrole::regrole, setconfig FROM pg_db_role_setting s JOIN pg_database d ON d.oid = setdatabase WHERE datname = current_database() ORDER BY 1;
+		SELECT p.oid::regprocedure, r.* FROM pg_proc p, LATERAL (SELECT grantee::regrole, privilege_type FROM aclexplode(coalesce(p.proacl, acldefault('f', proowner)))) r
+		 WHERE proname ~ '^kudos' ORDER BY 1::text, 2::text, 3;
+		SELECT c.oid::regclass, r.* FROM pg_class c, LATERAL (SELECT grantee::regrole, privilege_type FROM aclexplode(coalesce(c.relacl, acldefault('r', relowner)))) r
+		 WHERE relname ~ '^kudos' AND privilege_type <> 'MAINTAIN' ORDER BY 1::text, 2::text, 3;
+		SELECT extname, extversion, extnamespace::regnamespace, (SELECT array_agg(c::regclass) FROM unnest(extconfig) c), extcondition
+		  FROM pg_extension WHERE extname = 'kudos_projector';
+		SELECT pg_describe_object(classid, objid, objsubid) FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
+		 WHERE d.deptype = 'e' AND e.extname = 'kudos_projector' AND pg_describe_object(classid, objid, objsubid) !~ '^type ' ORDER BY 1;
+		SELECT c.* FROM kudos_check_schema() c ORDER BY 1, 2, 3});
 }
 
 sub log_lines
