@@ -3,6 +3,8 @@
 #   make            build            make check      every test, from nothing (installs packages as root)
 #   make install    install          make demo       a private server that folds while you watch
 #   make bench      benchmarks       make installcheck   SQL tests against a running server
+#   make torture    kills and restarts under load for up to half an hour, everything checked after each round;
+#                   bounds and choices: TORTURE_KILLS=500 TORTURE_SECONDS=1800 TORTURE_ROUND=25 TORTURE_SEED=7
 
 EXTENSION = kudos_projector
 MODULE_big = kudos_projector
@@ -15,7 +17,7 @@ OBJS = src/kudos_projector.o $(CORE) $(SERVER)
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
-ifneq ($(filter check demo bench,$(MAKECMDGOALS))$(if $(wildcard $(PGXS)),,bare),)
+ifneq ($(filter check demo bench torture,$(MAKECMDGOALS))$(if $(wildcard $(PGXS)),,bare),)
 
 # These start from nothing: what is missing is fetched first. PGXS has no part in them (its own
 # "check" only says that it is not supported).
@@ -28,6 +30,9 @@ demo: installed
 bench: installed
 	@test/bench/run
 
+torture: installed
+	@test/torture/run
+
 all install: packages
 	$(MAKE) --no-print-directory $@ PG_CONFIG=$(PG_CONFIG)
 
@@ -39,7 +44,7 @@ installed: packages
 packages:
 	@tools/install-packages
 
-.PHONY: check demo bench all install installed packages
+.PHONY: check demo bench torture all install installed packages
 
 else
 
