@@ -469,6 +469,20 @@ LANGUAGE sql STABLE AS $$
     FROM kudos_stat_events e WHERE e.id = ANY (ids) AND e.worker_id IS NOT NULL GROUP BY 1
 $$;
 
+-- Waits, not for long, until PID holds the applier lock.
+CREATE FUNCTION storm.is_in_the_middle(wanted int) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  until timestamptz := clock_timestamp() + interval '500 ms';
+BEGIN
+  WHILE clock_timestamp() < until LOOP
+    PERFORM FROM pg_locks WHERE locktype = 'advisory' AND objid = 1263879247 AND granted AND pid = wanted;
+    IF FOUND THEN
+      RETURN true;
+    END IF;
+  END LOOP;
+  RETURN false;
+END $$;
+
 -- ---------------------------------------------------------------------------------------------------
 -- The check: each view is empty, at every commit; those of "unsettled" once everything is folded.
 

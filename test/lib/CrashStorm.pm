@@ -221,7 +221,7 @@ sub posting
 		how => choose($dice, plain => 84, rollback => 8, slow => 8),
 		pause => $dice->(150),
 		expects => $expects{$name},
-		rest => $dice->(60),
+		rest => $dice->(25),
 	};
 }
 
@@ -259,13 +259,17 @@ sub operation
 		snapshot => 'SELECT kudos_snapshot()',
 		look => 'SELECT storm.errors(false)',
 	);
+	my %expects = (
+		to_shadow => ['55000'], # somebody holds a row that is queued
+		snapshot => ['23503'],  # a user is wiped meanwhile
+	);
 	return {
 		name => $name,
 		before => ["SET storm.path = 'set_mode'"],
 		statement => $statement{$name},
 		how => 'plain',
 		is_check => $name eq 'look',
-		expects => $name eq 'to_shadow' ? ['55000'] : [], # somebody holds a row that is queued
+		expects => $expects{$name},
 		rest => $name eq 'to_shadow' ? $dice->(200) : 200 + $dice->(1500),
 	};
 }
@@ -357,7 +361,13 @@ sub planned
 	my ($seed) = @_;
 	my $dice = dice("$seed/harness");
 	return sub {
-		return { pause => $dice->(500), what => choose($dice, @actions), which => $dice->(1000) };
+		return {
+			pause => $dice->(350),
+			what => choose($dice, @actions),
+			which => $dice->(1000),
+			is_aimed => $dice->(2),
+			late_by => $dice->(20),
+		};
 	};
 }
 
@@ -366,7 +376,7 @@ sub first_actions
 {
 	my ($seed, $count) = @_;
 	my $next = planned($seed);
-	return map { my $action = $next->(); "$action->{pause} $action->{what} $action->{which}" } 1 .. $count;
+	return map { my $action = $next->(); join ' ', map { "$_ $action->{$_}" } sort keys %$action } 1 .. $count;
 }
 
 # Asks until there is an answer, which is not nothing if IS_NEEDED: the server may be down or recovering.
@@ -430,6 +440,18 @@ sub kill_postmaster
 	$node->start;
 }
 
+# Returns, true, as soon as the worker PID has the applier lock: it is in the middle of a cycle. Through a session
+# of its own, since a cycle is over sooner than another psql is started.
+sub find_in_the_middle
+{
+	my ($storm, $pid) = @_;
+	my $session = { role => 'aim', number => 0, connection => $storm->{node}->connstr('horde') };
+	my $state = run_statement($session, "SELECT storm.is_in_the_middle($pid)");
+	my $found = $state eq '00000' && $session->{session}{said}[0] eq 't';
+	push @{ $storm->{aims} }, $session; # to close it takes time
+	return $found;
+}
+
 # Does what is planned; true if it was done to somebody.
 sub carry_out
 {
@@ -456,6 +478,8 @@ sub carry_out
 	}
 	my $pid = answer($storm, sprintf($target{$whom}, $action->{which}), 'needed');
 	pause($action->{pause});
+	$storm->{aimed}++ if $whom eq 'worker' && $action->{is_aimed} && find_in_the_middle($storm, $pid);
+	pause($action->{late_by});
 	return strike($storm, $verb eq 'kill' ? 'KILL' : $verb eq 'terminate' ? 'TERM' : 'INT', $pid);
 }
 
@@ -513,7 +537,7 @@ sub start_storm
 	PostgreSQL::Test::Utils::system_or_bail('psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('horde'),
 		'-f', "$FindBin::RealBin/../data/crash_storm.sql");
 	wait_for_worker($node, 'horde');
-	my $storm = { node => $node, seed => $seed, form => $form, round => 0, counts => {}, killed => {}, unexpected => [] };
+	my $storm = { node => $node, seed => $seed, form => $form, round => 0, counts => {}, killed => {}, unexpected => [], aims => [] };
 	$storm->{snapshot} = $node->safe_psql('horde', 'SELECT kudos_snapshot()');
 	return $storm;
 }
@@ -566,10 +590,10 @@ sub figures
 		(SELECT count(DISTINCT event_id) FROM kudos_ledger WHERE entry_type = 'EVALUATION_PROMOTION'),
 		(SELECT count(*) FROM kudos_transfer_requests), (SELECT count(*) FROM kudos_reservations))});
 	$posted =~ s/\s+/ /g;
-	return sprintf('storm: seed %s, %s tables, %d rounds, %d kills (%s), others (%s), posted %s, folded by %s,'
+	return sprintf('storm: seed %s, %s tables, %d rounds, %d kills (%s; the worker %d times in the middle of a cycle), others (%s), posted %s, folded by %s,'
 		  . ' errors of clients: %s, of the worker: %s, %.0f s, of which %.0f s for checks',
 		@$storm{qw(seed form round kills)},
-		$list->(qr/^did ((?:kill .*|terminate (?:worker|launcher)))$/), $list->(qr/^did (restart .*|cancel .*|terminate client)$/),
+		$list->(qr/^did ((?:kill .*|terminate (?:worker|launcher)))$/), $storm->{aimed} // 0, $list->(qr/^did (restart .*|cancel .*|terminate client)$/),
 		$posted, $folded, $list->(qr/^error (.*)/), $list->(qr/^worker (.*)/),
 		Time::HiRes::time() - $storm->{began}, $storm->{check_seconds});
 }
@@ -602,6 +626,7 @@ sub crash_storm
 			$kills++;
 			$storm->{kills}++;
 		}
+		close_session($_) for grep { $_->{session} } splice @{ $storm->{aims} };
 		stop_clients($storm);
 		is_settled($storm, "round $round", $log_from);
 		last unless Test::More->builder->is_passing;
