@@ -21,7 +21,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes ();
 
-our @EXPORT = qw(crash_storm first_actions start_storm is_settled);
+our @EXPORT = qw(crash_storm first_actions lost_steps surprises);
 
 my $patience = 60; # seconds after which somebody is stuck
 
@@ -88,6 +88,7 @@ sub run_statement
 	my ($client, $statement) = @_;
 	my $session = $client->{session} //= open_session($client);
 	$session->{said} = [];
+	my $messages = '';
 	print { $session->{in} } "$statement;\n\\echo done :SQLSTATE :LAST_ERROR_MESSAGE\n";
 	$session->{in}->flush;
 	while (my $line = readline $session->{out})
@@ -99,12 +100,16 @@ sub run_statement
 			return $1 eq '57014' && $2 !~ /timeout/ ? 'cancelled' : $1;
 		}
 		last if $line =~ /^done/; # without an SQLSTATE: the connection is gone, but psql goes on
+		if ($line =~ /^(?:WARNING|ERROR|FATAL|PANIC|psql):/)
+		{
+			$messages .= "$line\n";
+			next;
+		}
 		push @{ $session->{said} }, $line;
 	}
 	close_session($client);
-	my $said = join ' ', @{ $session->{said} };
-	return $1 if $said =~ /FATAL:\s+([0-9A-Z]{5})/;
-	return $said =~ /psql: error: connection/ ? 'refused' : 'lost';
+	return $1 if $messages =~ /FATAL:\s+([0-9A-Z]{5})/;
+	return $messages =~ /psql: error: connection/ ? 'refused' : 'lost';
 }
 
 sub count
@@ -492,7 +497,7 @@ sub is_kill
 # Lines of the log that tell of something which nobody caused.
 sub surprises
 {
-	my ($storm, $from) = @_;
+	my ($storm, $from) = @_; # an offset
 	my @surprises;
 	for my $line (log_lines($storm->{node}, qr/terminated by signal|PANIC:|TRAP:|WARNING:.*leak|(?:worker|launcher) \w{5}: /, $from))
 	{
@@ -511,16 +516,20 @@ sub surprises
 	return @surprises;
 }
 
-# start_storm(SEED): the server, the tables in the form that the seed chooses, and the cast.
+# start_storm(SEED): the server, with settings and a form of the tables that the seed chooses, and the cast.
 sub start_storm
 {
 	my ($seed) = @_;
-	my $form = dice("$seed/form")->(2) ? 'fresh' : 'migrated';
+	my $dice = dice("$seed/server");
+	my $form = choose($dice, fresh => 1, migrated => 1);
+	my $batch_size = choose($dice, 15 => 1, 60 => 2, 1000 => 1);
+	my $wake_on_commit = choose($dice, on => 1, off => 1);
 	my $node = new_server('storm',
 		{
 			'kudos_projector.databases' => 'horde',
 			'kudos_projector.interval' => '20ms',
-			'kudos_projector.batch_size' => 60,
+			'kudos_projector.batch_size' => $batch_size,
+			'kudos_projector.wake_on_commit' => $wake_on_commit,
 			'kudos_projector.trust_threshold' => '200',
 			# A process that is killed leaves its writes with the kernel: only a machine that stops needs fsync.
 			'fsync' => 'off',
@@ -537,9 +546,32 @@ sub start_storm
 	PostgreSQL::Test::Utils::system_or_bail('psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('horde'),
 		'-f', "$FindBin::RealBin/../data/crash_storm.sql");
 	wait_for_worker($node, 'horde');
-	my $storm = { node => $node, seed => $seed, form => $form, round => 0, counts => {}, killed => {}, unexpected => [], aims => [] };
+	my $storm = {
+		node => $node,
+		seed => $seed,
+		server => "$form tables, batches of $batch_size, wake_on_commit $wake_on_commit",
+		round => 0,
+		counts => {},
+		killed => {},
+		unexpected => [],
+		aims => [],
+	};
 	$storm->{snapshot} = $node->safe_psql('horde', 'SELECT kudos_snapshot()');
 	return $storm;
+}
+
+# Clients whose last step is not the last that was acknowledged, nor one whose outcome they never learned.
+sub lost_steps
+{
+	my ($storm) = @_;
+	my @lost;
+	for my $client (grep { $_->{said} } @{ $storm->{clients} })
+	{
+		my ($acknowledged, $uncertain) = @{ $client->{said} };
+		my $stored = answer($storm, "SELECT coalesce(max(step), 0) FROM storm.clients WHERE client = $client->{number}");
+		push @lost, "client $client->{number}: $stored, not $acknowledged" unless $stored == $acknowledged || $stored eq $uncertain;
+	}
+	return @lost;
 }
 
 # Everybody has stopped: what was committed is folded by the worker alone, and all is right.
@@ -555,14 +587,7 @@ sub is_settled
 	wait_until($node, 'horde', "SELECT bool_and(applied_at > '$now') AND count(*) = 1 FROM kudos_ledger_applier_state",
 		"$name: and its heart beats");
 	is(answer($storm, 'SELECT * FROM storm.errors(true)'), '', "$name: all is as the archive says");
-	my @wrong;
-	for my $client (grep { $_->{said} } @{ $storm->{clients} })
-	{
-		my ($acknowledged, $uncertain) = @{ $client->{said} };
-		my $stored = answer($storm, "SELECT coalesce(max(step), 0) FROM storm.clients WHERE client = $client->{number}");
-		push @wrong, "client $client->{number}: $stored, not $acknowledged" unless $stored == $acknowledged || $stored eq $uncertain;
-	}
-	is(join("\n", @wrong), '', "$name: what was acknowledged is there");
+	is(join("\n", lost_steps($storm)), '', "$name: what was acknowledged is there");
 	# since the first snapshot, and since the last, which was taken in the storm
 	is( answer($storm, "SELECT r.* FROM (VALUES ('$storm->{snapshot}'::uuid),"
 			  . " ((SELECT snapshot_id FROM kudos_snapshots ORDER BY created DESC LIMIT 1))) s (id), kudos_reconcile(s.id) r"),
@@ -590,9 +615,9 @@ sub figures
 		(SELECT count(DISTINCT event_id) FROM kudos_ledger WHERE entry_type = 'EVALUATION_PROMOTION'),
 		(SELECT count(*) FROM kudos_transfer_requests), (SELECT count(*) FROM kudos_reservations))});
 	$posted =~ s/\s+/ /g;
-	return sprintf('storm: seed %s, %s tables, %d rounds, %d kills (%s; the worker %d times in the middle of a cycle), others (%s), posted %s, folded by %s,'
+	return sprintf('storm: seed %s, %s, %d rounds, %d kills (%s; the worker %d times in the middle of a cycle), others (%s), posted %s, folded by %s,'
 		  . ' errors of clients: %s, of the worker: %s, %.0f s, of which %.0f s for checks',
-		@$storm{qw(seed form round kills)},
+		@$storm{qw(seed server round kills)},
 		$list->(qr/^did ((?:kill .*|terminate (?:worker|launcher)))$/), $storm->{aimed} // 0, $list->(qr/^did (restart .*|cancel .*|terminate client)$/),
 		$posted, $folded, $list->(qr/^error (.*)/), $list->(qr/^worker (.*)/),
 		Time::HiRes::time() - $storm->{began}, $storm->{check_seconds});
