@@ -87,6 +87,7 @@ sub close_session
 sub run_statement
 {
 	my ($client, $statement) = @_;
+	local $SIG{PIPE} = 'IGNORE'; # psql may be gone
 	my $session = $client->{session} //= open_session($client);
 	$session->{said} = [];
 	my $messages = '';
@@ -257,7 +258,7 @@ sub operation
 {
 	my ($client) = @_;
 	my $dice = $client->{dice};
-	my $name = $client->{is_shadow} ? 'to_ledger' : choose($dice, to_shadow => 4, snapshot => 2, look => 2);
+	my $name = $client->{is_shadow} ? 'to_ledger' : choose($dice, to_shadow => 8, snapshot => 4, look => 1);
 	$client->{is_shadow} = $name eq 'to_shadow';
 	my %statement = (
 		to_shadow => "SELECT kudos_set_mode('shadow')",
@@ -288,7 +289,6 @@ sub run_client
 	$client->{is_stopping} = 0;
 	$client->{step} = 0;
 	local $SIG{TERM} = sub { $client->{is_stopping} = 1 };
-	local $SIG{PIPE} = 'IGNORE';
 	while (!$client->{is_stopping})
 	{
 		next unless $client->{session} || find_last_step($client);
@@ -385,15 +385,15 @@ sub first_actions
 	return map { my $action = $next->(); join ' ', map { "$_ $action->{$_}" } sort keys %$action } 1 .. $count;
 }
 
-# Asks until there is an answer, which is not nothing if IS_NEEDED: the server may be down or recovering.
+# Asks until there is an answer: the server may be down or recovering.
 sub answer
 {
-	my ($storm, $query, $is_needed) = @_;
+	my ($storm, $query) = @_;
 	my $deadline = time + $patience;
 	while (time <= $deadline)
 	{
 		my ($status, $out) = $storm->{node}->psql('horde', $query);
-		return $out if $status == 0 && (!$is_needed || $out ne '');
+		return $out if $status == 0;
 		pause(30);
 	}
 	die "nobody answers to: $query\n";
@@ -404,7 +404,7 @@ my %target = (
 	  . " WHERE s.database = 'horde' AND s.state IN ('idle', 'folding') AND a.backend_type = '$worker_type'",
 	launcher => "SELECT pid FROM pg_stat_activity WHERE backend_type = '$launcher_type'",
 	client => "SELECT pid FROM (SELECT pid, row_number() OVER (ORDER BY pid) - 1 AS place, count(*) OVER () AS all"
-	  . " FROM pg_stat_activity WHERE application_name ~ '^storm ') c WHERE place = %d %% \"all\"",
+	  . " FROM pg_stat_activity WHERE application_name ~ '^storm (poster|projector|operator)') c WHERE place = %d %% \"all\"",
 );
 
 sub postmaster_of
@@ -447,16 +447,28 @@ sub kill_postmaster
 	$node->start;
 }
 
-# Returns, true, as soon as the worker PID has the applier lock: it is in the middle of a cycle. Through a session
-# of its own, since a cycle is over sooner than another psql is started.
+# Finds the process that an action is about. Through a session that stays open while it can: a cycle is over
+# sooner than a psql has started.
+sub find_target
+{
+	my ($storm, $query) = @_;
+	my $harness = $storm->{harness};
+	my $deadline = time + $patience;
+	while (time <= $deadline)
+	{
+		my $state = run_statement($harness, $query);
+		return $harness->{session}{said}[0] if $state eq '00000' && @{ $harness->{session}{said} };
+		pause(20);
+	}
+	die "there is nobody: $query\n";
+}
+
+# Returns, true, as soon as the worker PID has the applier lock: it is in the middle of a cycle.
 sub find_in_the_middle
 {
 	my ($storm, $pid) = @_;
-	my $session = { role => 'aim', number => 0, connection => $storm->{node}->connstr('horde') };
-	my $state = run_statement($session, "SELECT storm.is_in_the_middle($pid)");
-	my $found = $state eq '00000' && $session->{session}{said}[0] eq 't';
-	push @{ $storm->{aims} }, $session; # to close it takes time
-	return $found;
+	my $state = run_statement($storm->{harness}, "SELECT storm.is_in_the_middle($pid)");
+	return $state eq '00000' && $storm->{harness}{session}{said}[0] eq 't';
 }
 
 # Does what is planned; true if it was done to somebody.
@@ -483,7 +495,7 @@ sub carry_out
 		}
 		return 1;
 	}
-	my $pid = answer($storm, sprintf($target{$whom}, $action->{which}), 'needed');
+	my $pid = find_target($storm, sprintf($target{$whom}, $action->{which}));
 	pause($action->{pause});
 	$storm->{aimed}++ if $whom eq 'worker' && $action->{is_aimed} && find_in_the_middle($storm, $pid);
 	pause($action->{late_by});
@@ -564,7 +576,7 @@ sub start_storm
 		counts => {},
 		killed => {},
 		unexpected => [],
-		aims => [],
+		harness => { role => 'harness', number => 0, connection => $node->connstr('horde') },
 	};
 	$storm->{snapshot} = $node->safe_psql('horde', 'SELECT kudos_snapshot()');
 	return $storm;
@@ -661,7 +673,7 @@ sub crash_storm
 			$kills++;
 			$storm->{kills}++;
 		}
-		close_session($_) for grep { $_->{session} } splice @{ $storm->{aims} };
+		close_session($storm->{harness}) if $storm->{harness}{session}; # the next clients must not inherit it
 		stop_clients($storm);
 		is_settled($storm, "round $round", $log_from);
 		last unless Test::More->builder->is_passing;
