@@ -139,7 +139,7 @@ sub find_last_step
 	my ($client) = @_;
 	while (run_statement($client, "SELECT coalesce(max(step), 0) FROM storm.clients WHERE client = $client->{number}") ne '00000')
 	{
-		return 0 if $client->{is_stopping};
+		return 0 if is_over($client);
 		pause(50);
 	}
 	my ($stored) = @{ $client->{session}{said} };
@@ -283,13 +283,20 @@ sub operation
 
 my %business = (poster => \&posting, projector => \&projection, operator => \&operation);
 
+# Told to stop, or left alone by a harness that failed.
+sub is_over
+{
+	my ($client) = @_;
+	return $client->{is_stopping} || getppid() != $client->{parent};
+}
+
 sub run_client
 {
 	my ($client) = @_;
 	$client->{is_stopping} = 0;
 	$client->{step} = 0;
 	local $SIG{TERM} = sub { $client->{is_stopping} = 1 };
-	while (!$client->{is_stopping})
+	while (!is_over($client))
 	{
 		next unless $client->{session} || find_last_step($client);
 		my $action = $business{ $client->{role} }->($client);
@@ -314,6 +321,7 @@ sub start_client
 		number => $number,
 		dice => dice("$storm->{seed}/$storm->{round}/$number"),
 		connection => $storm->{node}->connstr('horde'),
+		parent => $$,
 		report => PostgreSQL::Test::Utils::tempdir() . "/$storm->{round}-$number",
 	);
 	my $pid = fork() // die "cannot fork: $!";
