@@ -4,6 +4,8 @@
 #   make install    install          make demo       a private server that folds while you watch
 #   make bench      benchmarks       make installcheck   SQL tests against a running server
 #   make fuzz       libFuzzer on src/core, for FUZZ_SECONDS=60; needs clang
+#   make torture    kills and restarts under load for up to half an hour, everything checked after each round;
+#                   bounds and choices: TORTURE_KILLS=500 TORTURE_SECONDS=1800 TORTURE_ROUND=25 TORTURE_SEED=7
 
 EXTENSION = kudos_projector
 MODULE_big = kudos_projector
@@ -25,7 +27,7 @@ override PG_CONFIG = pg_config
 endif
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
-ifneq ($(filter check demo bench fuzz,$(MAKECMDGOALS))$(if $(wildcard $(PGXS)),,bare),)
+ifneq ($(filter check demo bench fuzz torture,$(MAKECMDGOALS))$(if $(wildcard $(PGXS)),,bare),)
 
 # These start from nothing: what is missing is fetched first. PGXS has no part in them (its own
 # "check" only says that it is not supported).
@@ -43,6 +45,9 @@ fuzz:
 	@command -v clang++ >/dev/null || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
 	@$(MAKE) --no-print-directory -C test/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
 
+torture: installed
+	@test/torture/run
+
 all install: packages
 	@$(PG_CONFIG) --pgxs >/dev/null # or this would begin anew for ever
 	$(MAKE) --no-print-directory $@ PG_CONFIG=$(PG_CONFIG)
@@ -55,7 +60,11 @@ installed: packages
 packages:
 	@tools/install-packages
 
+<<<<<<< HEAD
 .PHONY: check demo bench fuzz all install installed packages
+=======
+.PHONY: check demo bench torture all install installed packages
+>>>>>>> h-torture
 
 else
 

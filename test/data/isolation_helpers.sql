@@ -97,6 +97,9 @@ CREATE FUNCTION target_errors() RETURNS TABLE (target text, key text, problem te
      AND NOT (s.key IS NULL AND target ~ '^(worker|team)'
               AND NOT EXISTS (SELECT FROM workers w WHERE w.id::text = left(key, 36))
               AND NOT EXISTS (SELECT FROM teams t WHERE t.id::text = key))
+     -- so may users who have statistics only
+     AND NOT (s.key IS NULL AND target ~ '^user'
+              AND NOT EXISTS (SELECT FROM users u WHERE u.id::text = split_part(key, '/', 1)))
   UNION ALL
   SELECT 'users.last_active', u.id::text, format('is %s, should be %s', u.last_active, greatest(o.last_active, latest))
     FROM users u JOIN t_touched o ON o.user_id = u.id

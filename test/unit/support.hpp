@@ -358,6 +358,8 @@ inline std::vector<ColumnType> columns_of(Table table)
     case Table::workers:
     case Table::teams:
     case Table::reservations:
+    case Table::ledger_rows:
+    case Table::stat_rows:
         return {bigint_column, bigint_column, integer_column};
     }
     return {};
