@@ -60,11 +60,7 @@ installed: packages
 packages:
 	@tools/install-packages
 
-<<<<<<< HEAD
-.PHONY: check demo bench fuzz all install installed packages
-=======
-.PHONY: check demo bench torture all install installed packages
->>>>>>> h-torture
+.PHONY: check demo bench fuzz torture all install installed packages
 
 else
 
