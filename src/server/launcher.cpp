@@ -37,18 +37,17 @@ namespace {
 
 constexpr int first_pause_ms = 1000;
 constexpr int longest_pause_ms = 15 * 1000;
-constexpr int time_to_leave_ms = 2000;      // for the cycle at hand; after that a worker is terminated
-constexpr int healthy_after_ms = 60 * 1000; // a worker that ran this long starts the pauses anew
+constexpr int time_to_leave_ms = 2000; // for the cycle at hand; after that a worker is terminated
 
 // What the launcher remembers of a slot; a new launcher begins anew.
 struct Attention {
     BackgroundWorkerHandle *handle;
-    TimestampTz started_at;
+    int64 ticks_before; // of the slot, when the process was started
     TimestampTz next_start;
     TimestampTz leave_by; // 0: it may stay
     int pause_ms;
     bool was_ready;
-    bool failed; // the last worker did not run for long
+    bool failed; // the last worker ended before its first tick did
 };
 
 Attention attention[KUDOS_MAX_DATABASES];
@@ -185,7 +184,7 @@ void notice_end(int index, Slot &slot)
     pfree(attend.handle);
     attend.handle = nullptr;
     const bool scouted = slot.ready && !attend.was_ready;
-    const bool healthy = TimestampDifferenceExceeds(attend.started_at, GetCurrentTimestamp(), healthy_after_ms);
+    const bool healthy = slot.ticks > attend.ticks_before;
     if (healthy || (scouted && !attend.failed))
         attend.pause_ms = 0;
     if (scouted) {
@@ -211,7 +210,7 @@ void start_where_due(int index, Slot &slot)
         pause_before_next_start(attend);
         return;
     }
-    attend.started_at = now;
+    attend.ticks_before = slot.ticks;
     attend.was_ready = slot.ready;
     if (start_process(index, slot))
         return;
