@@ -1,4 +1,4 @@
-# A cycle that fails after any of its steps, at any statement, or for want of memory anywhere, has done
+# D11: a cycle that fails after any of its steps, at any statement, or for want of memory anywhere, has done
 # nothing; one that goes through has done everything; and neither leaves anything in its session.
 use strict;
 use warnings;

@@ -1,5 +1,5 @@
 # D01, D03: constraints and triggers that are looked at when a cycle commits. One that raises for an account leaves that
-# account's rows unapplied and no other's; in a caller's own transaction it fails his commit. Gone, everything is folded once.
+# account's rows unapplied and no other's, whoever folds. Gone, everything is folded once.
 use strict;
 use warnings;
 use KudosTest;

@@ -1,4 +1,4 @@
-# The worker is in nobody's way: commands that want a database for themselves (DROP, TEMPLATE, RENAME, TABLESPACE) get
+# W01: the worker is in nobody's way: commands that want a database for themselves (DROP, TEMPLATE, RENAME, TABLESPACE) get
 # it at once, whether they succeed or fail the worker comes back, and nobody but the database's owner can send it
 # away. The extension is updated under it, and a worker that waits for a synchronous standby can be stopped.
 use strict;
