@@ -494,6 +494,9 @@ sub carry_out
 		}
 		elsif ($whom eq 'fast')
 		{
+			# The server itself may hang when it is asked for a fast shutdown while it recovers from a crash: its
+			# checkpointer, started for the recovery, is told nothing (seen in 15.20; no process of ours is there yet).
+			$node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()');
 			$node->restart;
 		}
 		else
@@ -503,6 +506,7 @@ sub carry_out
 		}
 		return 1;
 	}
+	no warnings 'redundant'; # not every query asks which
 	my $pid = find_target($storm, sprintf($target{$whom}, $action->{which}));
 	pause($action->{pause});
 	$storm->{aimed}++ if $whom eq 'worker' && $action->{is_aimed} && find_in_the_middle($storm, $pid);
