@@ -53,14 +53,6 @@ struct Tick {
 Tick *begin_tick(int batch_size, Attempt first_attempt);
 void end_tick(Tick *tick);
 
-constexpr int stuck_size = 192;
-
-// What a tick could not do, one at a time: "users 42 (locked)", for health and logs. count_stuck() of them.
-int count_stuck(const Tick &tick);
-void describe_stuck(const Tick &tick, int index, char *text, Size size);
-// The process that holds its lock; 0: not known, or it is not locked.
-int32 blocking_process(const Tick &tick, int index);
-
 // Runs one cycle in the current transaction, which must be able to write; nothing of it exists for
 // anybody before that commits. Raises what a statement raises, and 55000, 42xxx where the schema is
 // unfit; an error undoes the whole cycle.

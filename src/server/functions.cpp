@@ -14,6 +14,7 @@ extern "C" {
 #include "entry.h"
 #include "failpoint.hpp"
 #include "session.hpp"
+#include "stuck.hpp"
 
 namespace kudos::server {
 namespace {

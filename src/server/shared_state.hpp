@@ -10,7 +10,7 @@ extern "C" {
 #include "storage/lwlock.h"
 }
 
-#include "cycle.hpp"
+#include "stuck.hpp"
 
 namespace kudos::server {
 

@@ -26,6 +26,7 @@ extern "C" {
 #include "failpoint.hpp"
 #include "session.hpp"
 #include "shared_state.hpp"
+#include "stuck.hpp"
 #include "wake.hpp"
 
 namespace kudos::server {
