@@ -15,6 +15,7 @@ extern "C" {
 
 #include "entry.h"
 #include "shared_state.hpp"
+#include "steady_clock.hpp"
 
 namespace kudos::server {
 namespace {
@@ -116,8 +117,8 @@ bool anybody_left()
 // The server waits once more, and refuses the command if the worker is still there.
 void wait_until_gone()
 {
-    const TimestampTz start = GetCurrentTimestamp();
-    while (anybody_left() && !TimestampDifferenceExceeds(start, GetCurrentTimestamp(), longest_wait_ms)) {
+    const int64 give_up = steady_ms() + longest_wait_ms;
+    while (anybody_left() && steady_ms() < give_up) {
         (void)WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10, PG_WAIT_EXTENSION);
         ResetLatch(MyLatch);
         CHECK_FOR_INTERRUPTS();

@@ -20,23 +20,25 @@ namespace {
 
 Statement queue_statement;
 
-// Seconds from a naive UTC time to $1, likewise; a row dated infinity must not make health fail.
+// Seconds from a naive UTC time to $1, likewise; none to a later one, which a clock that stepped back leaves
+// behind. A row dated infinity must not make health fail.
 const char *seconds_since(const char *time)
 {
-    return psprintf("(extract(epoch FROM $1) - extract(epoch FROM %s))::float8", time);
+    return psprintf("CASE WHEN %s > $1 THEN 0 ELSE (extract(epoch FROM $1) - extract(epoch FROM %s))::float8 END", time,
+                    time);
 }
 
 // One row of the first columns of kudos_health(), in its order.
 void write_queue(StringInfo sql, const Schema &schema, int)
 {
-    appendStringInfo(sql,
-                     "SELECT coalesce((SELECT c.mode::text FROM %s c WHERE c.id = 1), 'shadow'),"
-                     " l.rows + e.rows, l.rows, e.rows, %s, %s, %s, q.rows, %s, %s, (SELECT greatest(%s, 0) FROM %s s"
-                     " WHERE s.id = 1 AND s.applied_at IS NOT NULL),"
-                     " h.rows, %s",
-                     schema.control_name, seconds_since("least(l.oldest, e.oldest)"), seconds_since("l.oldest"),
-                     seconds_since("e.oldest"), seconds_since("q.oldest"), seconds_since("q.newest"),
-                     seconds_since("s.applied_at"), schema.state_name, seconds_since("h.oldest"));
+    appendStringInfo(
+        sql,
+        "SELECT coalesce((SELECT c.mode::text FROM %s c WHERE c.id = 1), 'shadow'),"
+        " l.rows + e.rows, l.rows, e.rows, %s, %s, %s, q.rows, %s, %s, (SELECT %s FROM %s s WHERE s.id = 1),"
+        " h.rows, %s",
+        schema.control_name, seconds_since("least(l.oldest, e.oldest)"), seconds_since("l.oldest"),
+        seconds_since("e.oldest"), seconds_since("q.oldest"), seconds_since("q.newest"), seconds_since("s.applied_at"),
+        schema.state_name, seconds_since("h.oldest"));
     appendStringInfo(sql,
                      " FROM (SELECT count(*) AS rows, min(created) AS oldest FROM %s"
                      " WHERE NOT applied AND applied IS FALSE) l,"
@@ -116,7 +118,7 @@ void set_text(Datum *value, bool *null, const char *text)
 void set_seconds_since(Datum *value, bool *null, TimestampTz then)
 {
     *null = then == 0;
-    *value = Float8GetDatum(static_cast<double>(GetCurrentTimestamp() - then) / USECS_PER_SEC);
+    *value = Float8GetDatum(static_cast<double>(std::max(GetCurrentTimestamp() - then, int64{0})) / USECS_PER_SEC);
 }
 
 Datum stuck_targets(const Slot &slot)

@@ -31,6 +31,7 @@ extern "C" {
 
 #include "entry.h"
 #include "shared_state.hpp"
+#include "steady_clock.hpp"
 
 namespace kudos::server {
 namespace {
@@ -39,12 +40,12 @@ constexpr int first_pause_ms = 1000;
 constexpr int longest_pause_ms = 15 * 1000;
 constexpr int time_to_leave_ms = 2000; // for the cycle at hand; after that a worker is terminated
 
-// What the launcher remembers of a slot; a new launcher begins anew.
+// What the launcher remembers of a slot, times by steady_ms(); a new launcher begins anew.
 struct Attention {
     BackgroundWorkerHandle *handle;
     int64 ticks_before; // of the slot, when the process was started
-    TimestampTz next_start;
-    TimestampTz leave_by; // 0: it may stay
+    int64 next_start;
+    int64 leave_by; // 0: it may stay
     int pause_ms;
     bool was_ready;
     bool failed; // the last worker ended before its first tick did
@@ -167,9 +168,8 @@ bool start_process(int index, Slot &slot)
 
 void pause_before_next_start(Attention &attend)
 {
-    const TimestampTz now = GetCurrentTimestamp();
     attend.pause_ms = attend.pause_ms == 0 ? first_pause_ms : std::min(attend.pause_ms * 2, longest_pause_ms);
-    attend.next_start = TimestampTzPlusMilliseconds(now, attend.pause_ms);
+    attend.next_start = steady_ms() + attend.pause_ms;
 }
 
 // A process that ended: notes when the next one may start.
@@ -203,7 +203,7 @@ void notice_end(int index, Slot &slot)
 void start_where_due(int index, Slot &slot)
 {
     Attention &attend = attention[index];
-    const TimestampTz now = GetCurrentTimestamp();
+    const int64 now = steady_ms();
     if (attend.handle != nullptr || slot.pid != 0 || now < attend.next_start)
         return;
     if (!find_database(slot)) {
@@ -224,36 +224,36 @@ void start_where_due(int index, Slot &slot)
 void see_off(int index, const Slot &slot)
 {
     Attention &attend = attention[index];
-    const TimestampTz now = GetCurrentTimestamp();
+    const int64 now = steady_ms();
     attend.next_start = 0;
     attend.pause_ms = 0; // whoever was told to leave did not fail
     if (slot.pid == 0) {
         attend.leave_by = 0;
     } else if (attend.leave_by == 0) {
-        attend.leave_by = TimestampTzPlusMilliseconds(now, time_to_leave_ms);
+        attend.leave_by = now + time_to_leave_ms;
     } else if (now >= attend.leave_by) {
         lock_shared(LW_SHARED); // the process id is good while it stands there
         if (slot.pid != 0)
             kill(slot.pid, SIGTERM);
         unlock_shared();
-        attend.leave_by = TimestampTzPlusMilliseconds(now, time_to_leave_ms);
+        attend.leave_by = now + time_to_leave_ms;
     }
 }
 
 // Milliseconds until something is due, at most the longest pause.
 long time_to_wait()
 {
-    long wait_ms = longest_pause_ms;
-    const TimestampTz now = GetCurrentTimestamp();
+    int64 wait_ms = longest_pause_ms;
+    const int64 now = steady_ms();
     for (int i = 0; i < KUDOS_MAX_DATABASES; i++) {
         const Slot &slot = shared_state()->slot[i];
         if (attention[i].leave_by != 0)
-            wait_ms = std::min(wait_ms, TimestampDifferenceMilliseconds(now, attention[i].leave_by));
+            wait_ms = std::min(wait_ms, attention[i].leave_by - now);
         if (slot.database[0] == '\0' || slot.pid != 0 || attention[i].handle != nullptr || slot.sent_away > 0)
             continue;
-        wait_ms = std::min(wait_ms, TimestampDifferenceMilliseconds(now, attention[i].next_start));
+        wait_ms = std::min(wait_ms, attention[i].next_start - now);
     }
-    return wait_ms;
+    return static_cast<long>(wait_ms);
 }
 
 void attend_all()

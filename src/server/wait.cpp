@@ -20,12 +20,13 @@ extern "C" {
 #include "session.hpp"
 #include "shared_state.hpp"
 #include "statement.hpp"
+#include "steady_clock.hpp"
 
 namespace kudos::server {
 namespace {
 
 // The Horde's own applier announces nothing: look again at least this often.
-constexpr long look_again_ms = 1000;
+constexpr int64 look_again_ms = 1000;
 
 Statement look_statement;
 
@@ -96,7 +97,7 @@ void stop_advertising_snapshot(bool whole_query)
         MyProc->xmin = InvalidTransactionId;
 }
 
-bool wait_applied(FunctionCallInfo fcinfo, Datum event, TimestampTz deadline)
+bool wait_applied(FunctionCallInfo fcinfo, Datum event, int64 deadline)
 {
     const bool whole_query = is_whole_query(fcinfo);
     ConditionVariable *folded = &shared_state()->something_folded;
@@ -104,11 +105,11 @@ bool wait_applied(FunctionCallInfo fcinfo, Datum event, TimestampTz deadline)
     ConditionVariablePrepareToSleep(folded);
     Progress progress = look(event);
     while (progress == Progress::pending) {
-        const long left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), deadline);
+        const int64 left = deadline - steady_ms();
         if (left <= 0)
             break;
         stop_advertising_snapshot(whole_query);
-        (void)ConditionVariableTimedSleep(folded, std::min(left, look_again_ms), PG_WAIT_EXTENSION);
+        (void)ConditionVariableTimedSleep(folded, static_cast<long>(std::min(left, look_again_ms)), PG_WAIT_EXTENSION);
         progress = look(event);
     }
     ConditionVariableCancelSleep();
@@ -126,7 +127,8 @@ Datum kudos_entry_wait_applied(FunctionCallInfo fcinfo)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("kudos_wait_applied() needs kudos_projector to be preloaded"),
                         errhint("Add it to shared_preload_libraries and restart the server.")));
-    const TimestampTz deadline = DatumGetTimestampTz(
-        DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(GetCurrentTimestamp()), PG_GETARG_DATUM(1)));
-    PG_RETURN_BOOL(wait_applied(fcinfo, PG_GETARG_DATUM(0), deadline));
+    const TimestampTz now = GetCurrentTimestamp();
+    const TimestampTz until =
+        DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(now), PG_GETARG_DATUM(1)));
+    PG_RETURN_BOOL(wait_applied(fcinfo, PG_GETARG_DATUM(0), steady_ms() + TimestampDifferenceMilliseconds(now, until)));
 }

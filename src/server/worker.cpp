@@ -26,6 +26,7 @@ extern "C" {
 #include "failpoint.hpp"
 #include "session.hpp"
 #include "shared_state.hpp"
+#include "steady_clock.hpp"
 #include "stuck.hpp"
 #include "wake.hpp"
 
@@ -428,17 +429,17 @@ void wait_ms(long milliseconds)
     ereport(LOG, (errmsg("kudos_projector folds database \"%s\"", my_slot->database)));
 
     static MemoryContext loop;
-    static TimestampTz next_tick;
-    static TimestampTz stood_down_since;
+    static int64 next_tick;
+    static int64 stood_down_since;
     static bool careful;
     loop = AllocSetContextCreate(TopMemoryContext, "kudos worker", ALLOCSET_DEFAULT_SIZES);
-    next_tick = GetCurrentTimestamp();
+    next_tick = steady_ms();
 
     sigjmp_buf top_of_stack;
     if (sigsetjmp(top_of_stack, 1) != 0) {
         error_context_stack = nullptr;
         recover_from_error(loop);
-        next_tick = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), error_pause_ms());
+        next_tick = steady_ms() + error_pause_ms();
     }
     PG_exception_stack = &top_of_stack;
 
@@ -447,17 +448,16 @@ void wait_ms(long milliseconds)
         CHECK_FOR_INTERRUPTS();
         reload_if_asked();
         leave_unless_wanted(loop);
-        const TimestampTz now = GetCurrentTimestamp();
-        // The clock may have stepped back: never wait longer than an interval for that.
-        const TimestampTz latest = TimestampTzPlusMilliseconds(now, std::max(error_pause_ms(), kudos_interval));
-        next_tick = std::min(next_tick, latest);
+        const int64 now = steady_ms();
+        // The interval may have become shorter.
+        next_tick = std::min(next_tick, now + std::max(error_pause_ms(), kudos_interval));
         if (now < next_tick && !(kudos_wake_on_commit && my_slot->consecutive_errors == 0 && take_wake_request())) {
-            wait_ms(TimestampDifferenceMilliseconds(now, next_tick));
+            wait_ms(static_cast<long>(next_tick - now));
             continue;
         }
         if (standing_down()) {
             stood_down_since = stood_down_since == 0 ? now : stood_down_since;
-            if (TimestampDifferenceExceeds(stood_down_since, now, reconnect_ms))
+            if (now - stood_down_since >= reconnect_ms)
                 leave();
         } else {
             stood_down_since = 0;
@@ -465,7 +465,7 @@ void wait_ms(long milliseconds)
         }
         MemoryContextSwitchTo(TopMemoryContext);
         MemoryContextReset(loop);
-        next_tick = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), kudos_interval);
+        next_tick = steady_ms() + kudos_interval;
     }
 }
 
