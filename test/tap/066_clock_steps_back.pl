@@ -70,7 +70,7 @@ sub folds_on
 		VALUES ('hold $posted', 1, md5('$posted')::uuid, 5, 5);
 		SELECT t_post(1, 10, false, md5('$posted')::uuid),
 		       t_ustat(1, 'accumulated', 10, md5('$posted')::uuid, '{"touch_last_active": true}')});
-	wait_until($node, 'horde', 'SELECT ledger = 0 AND stats = 0 FROM t_pending', "what is posted is folded: $name");
+	wait_until($node, 'horde', 'SELECT pending_rows = 0 FROM kudos_health()', "what is posted is folded: $name");
 	is(number($node, 'horde', q{SELECT kudos, value, (SELECT count(*) FROM kudos_reservations WHERE released_at IS NULL)
 	                              FROM users u JOIN user_stats s ON s.user_id = u.id WHERE u.id = 1}),
 		join('|', 1000 + 10 * $posted, 10 * $posted, 0), "once, and its hold is released: $name");
@@ -125,7 +125,7 @@ folds_on('under another worker');
 
 # the launcher, with a worker that has been told to leave and waits inside a cycle
 set_clock('+0');
-set_config($node, 'kudos_projector.lock_timeout' => '10min');
+set_config($node, 'kudos_projector.lock_timeout' => '5min');
 my $holder = hold($node, 'horde', 'SELECT 1 FROM user_stats WHERE user_id = 1 FOR UPDATE');
 $node->safe_psql('horde', q{SELECT t_ustat(1, 'accumulated', 0)});
 wait_for_wait($node, 'horde', 'the worker waits inside a cycle');
