@@ -134,3 +134,18 @@ SELECT abs(extract(epoch FROM h.released_at - n.utc)) < 3600 AS released,
 FROM kudos_reservations h, kudos_ledger l, kudos_ledger_applier_state s, kudos_stat_events e, (SELECT now() AT TIME ZONE 'utc' AS utc) n
 WHERE l.entry_type = 'FLOOR_ADJUSTMENT';
 RESET timezone;
+
+\echo -- a hold whose amount is no number: nobody spends against it, the rows that feed it wait, others fold
+\i :fixture
+INSERT INTO kudos_reservations (business_id, user_id, original_amount, remaining_amount) VALUES ('upfront:nan', 1, 60, 'NaN');
+SELECT t_post(1, -5, d => '{"reservation_id": "upfront:nan"}'), t_post(2, 5) \gset
+\set VERBOSITY terse
+SELECT kudos_available(1);
+\set VERBOSITY default
+SELECT currency_rows FROM kudos_fold_now();
+SELECT user_id, amount, applied FROM kudos_ledger ORDER BY id;
+SELECT * FROM t_holds;
+UPDATE kudos_reservations SET remaining_amount = 60;
+CALL fold();
+SELECT user_id, amount, applied FROM kudos_ledger ORDER BY id;
+SELECT * FROM t_holds;
