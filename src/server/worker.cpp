@@ -292,7 +292,7 @@ void leave_unless_wanted(MemoryContext loop)
 
 // Before 17 a background worker cannot connect as a role without LOGIN (miscinit.c,
 // InitializeSessionUserId); then the worker stays superuser and acts as the owner in a restricted
-// context, in which deferred triggers are refused.
+// context, in which deferred triggers cannot wait for the commit and are fired at once.
 #if PG_VERSION_NUM >= 170000
 constexpr bits32 as_any_role = BGWORKER_BYPASS_ROLELOGINCHECK;
 #else
