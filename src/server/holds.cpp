@@ -45,6 +45,16 @@ void write_write_holds(StringInfo sql, const Schema &schema, int)
                      schema.reservations_name);
 }
 
+void refuse_hold(Batch &batch, const HoldState &hold, Cause cause, std::string_view message = {},
+                 std::int32_t holder = 0)
+{
+    require_ok(refuse(batch, {.table = Table::reservations,
+                              .cause = cause,
+                              .key = TargetKey{.uuid = hold.event, .action = hold.business_id},
+                              .message = message,
+                              .holder = holder}));
+}
+
 // One whose amount cannot be read, NaN for instance, is left alone with the rows that feed it.
 std::span<HoldState> read_holds(const Schema &schema, Batch &batch, LockMode mode)
 {
@@ -64,21 +74,9 @@ std::span<HoldState> read_holds(const Schema &schema, Batch &batch, LockMode mod
         holds[row].event = rows.uuid(row, 3);
         const Parsed parsed = rows.cents(row, 4, holds[row].remaining);
         if (parsed != Parsed::exact && parsed != Parsed::rounded)
-            require_ok(refuse(batch, {.table = Table::reservations,
-                                      .cause = Cause::unreadable,
-                                      .key = TargetKey{.uuid = holds[row].event, .action = holds[row].business_id}}));
+            refuse_hold(batch, holds[row], Cause::unreadable);
     }
     return holds;
-}
-
-void refuse_hold(Batch &batch, const HoldState &hold, Cause cause, std::string_view message = {},
-                 std::int32_t holder = 0)
-{
-    require_ok(refuse(batch, {.table = Table::reservations,
-                              .cause = cause,
-                              .key = TargetKey{.uuid = hold.event, .action = hold.business_id},
-                              .message = message,
-                              .holder = holder}));
 }
 
 // In id order. A careful attempt passes over holds that are locked, and leaves out the rows that feed them.

@@ -131,7 +131,7 @@ void require_intended(bool intended, const char *table)
     if (!intended)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("a promotion could not be written to table %s as intended", table),
-                        errdetail("A trigger or rule of the table changed or skipped rows; nothing was folded."),
+                        errdetail("A trigger or rule of the table changed or skipped rows; nobody was promoted."),
                         errhint("Remove the trigger or rule, or let the projector's rows pass.")));
 }
 
